@@ -1,0 +1,70 @@
+"""Shared fixtures: what a test may need and a machine may lack. A missing part skips with one clear line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # figures without a screen, also in the kernels that tests start
+
+# The suite tries the same examples each time, so that a red run can be repeated;
+# `HYPOTHESIS_PROFILE=explore make test` draws new ones.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+CHROMIUM_PATHS = (
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of public traces; a wrong setting fails, no setting skips."""
+    setting = os.environ.get("SERVINGLAB_DATA", "")
+    if not setting:
+        pytest.skip("SERVINGLAB_DATA is not set (README, Data): the public traces aren't here")
+    folder = Path(setting)
+    if not (folder / "traces").is_dir():
+        pytest.fail(f"SERVINGLAB_DATA must name a folder that holds traces/; got {setting!r}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium or Chrome to drive headless."""
+    for name in CHROMIUM_NAMES:
+        if found := shutil.which(name):
+            return found
+    for path in CHROMIUM_PATHS:
+        if os.access(path, os.X_OK):
+            return path
+    pytest.skip("no chromium, google-chrome or chrome on PATH: the built pages aren't driven")
+
+
+@pytest.fixture(scope="session")
+def bwrap() -> str:
+    """Path of a bubblewrap that can really make a sandbox here (some containers forbid it)."""
+    found = shutil.which("bwrap")
+    if not found:
+        pytest.skip("bubblewrap (bwrap) isn't installed: the grading sandbox isn't tested")
+    trial = subprocess.run(
+        [found, "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True, timeout=30
+    )
+    if trial.returncode:
+        reason = (trial.stderr.strip().splitlines() or ["no reason given"])[-1]
+        pytest.skip(f"bubblewrap can't make a sandbox here ({reason}): the grading sandbox isn't tested")
+    return found
