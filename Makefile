@@ -1,0 +1,10 @@
+# Each target is a command of tools/bootstrap.py, which needs nothing but Python: `make help` lists them.
+
+PYTHON ?= python3
+
+.PHONY: help book test exercises grade format lock clean env
+
+help book test exercises grade format lock clean env:
+	@$(PYTHON) tools/bootstrap.py $@ $(ARGS)
+
+.DEFAULT_GOAL := help
