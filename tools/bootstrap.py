@@ -1,8 +1,8 @@
 """The course's commands, with nothing but Python: `python tools/bootstrap.py book` is what `make book` calls.
 
-Makes the environment `.venv` from requirements.lock when that is new or has changed, with uv where it is installed
-and with pip where it isn't, then runs the command inside it. Written so that an old Python can still read this file
-and say, in one line, that it is too old.
+Makes the environment `.venv` from requirements.lock when that is new or has changed, with uv where it is
+installed and with pip where it isn't, then runs the command inside it. Written so that an old Python can still
+read this file and say, in one line, that it is too old.
 """
 
 import hashlib
@@ -198,7 +198,7 @@ def make_environment(args):
 
 
 def book(args):
-    """Build the book strictly and from clean: a kept build repeats no warning of a page that didn't change."""
+    """Build the book strictly and from clean: a kept build repeats no warning of an unchanged page."""
     ensure_environment()
     shutil.rmtree(str(ROOT / "_build"), ignore_errors=True)
     status = in_environment("jupyter_book", "build", "-n", "-W", "--keep-going", *args, ".")
@@ -248,9 +248,7 @@ def lock(args):
     """Resolve the lock again for every supported Python and system; `--upgrade` also takes newer versions."""
     uv = shutil.which("uv")
     if not uv:
-        raise SetupError(
-            "uv resolves the lock and isn't installed. Cure: pip install uv, then run this again."
-        )
+        raise SetupError("make lock needs uv. Cure: pip install uv, then run this again.")
     options = "--all-extras --universal --fork-strategy fewest --python-version 3.11 --quiet --no-config"
     command = [uv, "pip", "compile", *options.split(), "--custom-compile-command", "make lock", *args]
     run([*command, "--output-file", LOCK.name, PROJECT.name])
