@@ -1,8 +1,8 @@
 """The course's commands, with nothing but Python: `python tools/bootstrap.py book` is what `make book` calls.
 
 Makes the environment `.venv` from requirements.lock when that is new or has changed, with uv where it is
-installed and with pip where it isn't, then runs the command inside it. Written so that an old Python can still
-read this file and say, in one line, that it is too old.
+installed and with pip where it isn't, then runs the command inside it. Written so that an old Python can
+still read this file and say, in one line, that it is too old.
 """
 
 import hashlib
