@@ -1,10 +1,14 @@
-"""Argument checks that every module shares: one clear sentence naming the argument, the rule and the value."""
+"""Argument checks that every module shares: one sentence that names the argument, the rule and the value."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def check_number(
@@ -82,3 +86,84 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
     return str(value)
+
+
+def check_array(
+    name: str,
+    values: Any,
+    *,
+    length: int | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    integer: bool = False,
+) -> NDArray[Any]:
+    """Return `values` as a read-only copy, a flat float64 (or int64) array, if every entry keeps the rules.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    values : sequence of numbers
+        A list, tuple or array of one dimension; strings, booleans and None are refused.
+    length : int, optional
+        How many entries there must be.
+    gt, ge, le : float, optional
+        Bounds of every entry. A whole-number array wants bounds within ±2**53.
+    integer : bool
+        Whether every entry must be whole.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    ValueError
+        If a rule is broken. The message names the argument, the position, the rule and the value.
+
+    Examples
+    --------
+    >>> check_array("output_tokens", [3, 8, 2], ge=1, integer=True)
+    array([3, 8, 2])
+    >>> check_array("output_tokens", [3, 0, 2], ge=1, integer=True)
+    Traceback (most recent call last):
+    ...
+    ValueError: output_tokens[1] must be a whole number >= 1; got 0
+    """
+    bounds = [(gt, ">"), (ge, ">="), (le, "<=")]
+    limits = " and ".join(f"{sign} {bound:.15g}" for bound, sign in bounds if bound is not None)
+    rule = f"{'a whole number' if integer else 'a finite number'}{' ' + limits if limits else ''}"
+    try:
+        array = np.asarray(values)
+    except ValueError:  # a ragged list
+        array = np.empty((0, 0))
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be a flat sequence of numbers; got {_brief(values)}")
+    if array.dtype.kind not in "iuf":
+        for position, entry in enumerate(values):
+            if not isinstance(entry, Real) or isinstance(entry, (bool, np.bool_)):
+                raise ValueError(f"{name}[{position}] must be {rule}; got {_brief(entry)}")
+        array = np.array([float(entry) for entry in values])
+    if length is not None and array.size != length:
+        raise ValueError(f"{name} must hold {length} values, one for each; got {array.size}")
+    bad = ~np.isfinite(array)
+    if gt is not None:
+        bad |= array <= gt
+    if ge is not None:
+        bad |= array < ge
+    if le is not None:
+        bad |= array > le
+    if integer and array.dtype.kind == "f":
+        bad |= array != np.floor(array)
+    if bad.any():
+        position = int(np.argmax(bad))
+        raise ValueError(f"{name}[{position}] must be {rule}; got {array[position].item()!r}")
+    array = np.array(array, dtype=np.int64 if integer else np.float64)
+    array.setflags(write=False)
+    return array
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
