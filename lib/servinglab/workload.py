@@ -101,12 +101,7 @@ class Workload:
             arrival_s.setflags(write=False)
         else:
             arrival_s = check_array("arrival_s", self.arrival_s, ge=0, le=MAX_TIME_S)
-            if (back := np.flatnonzero(np.diff(arrival_s) < 0)).size:
-                k = int(back[0]) + 1
-                now, before = arrival_s[k].item(), arrival_s[k - 1].item()
-                raise ValueError(
-                    f"arrival_s must never decrease; arrival_s[{k}] = {now} comes after {before}"
-                )
+            _check_never_decreases("arrival_s", arrival_s)
         n = arrival_s.size
         if n == 0:
             raise ValueError("arrival_s must hold at least one request; got none")
@@ -392,9 +387,9 @@ def gamma_arrivals(
 ) -> Workload:
     """Arrivals of chosen burstiness: independent gamma gaps with coefficient of variation `cv`.
 
-    The shape is 1 / cv^2, the scale cv^2 / rate, so the mean is 1 / rate. vLLM's benchmark draws its gaps like
-    this; its `burstiness` is the shape. A gap remembers nothing of the one before: for lasting bursts see
-    `on_off`.
+    The shape is 1 / cv^2, the scale cv^2 / rate, so the mean is 1 / rate. vLLM's benchmark draws its gaps
+    like this; its `burstiness` is the shape. A gap remembers nothing of the one before: for lasting bursts
+    see `on_off`.
 
     Parameters
     ----------
@@ -480,7 +475,7 @@ def on_off(
             f"mean_on_s = {means[1]:g} and mean_off_s = {means[0]:g} are too short for n = {n}: "
             f"about {2 * n / per_cycle:.2g} phases, at most {_MAX_SOJOURNS:.0e} are drawn"
         )
-    # Count time in expected arrivals: there the requests are a Poisson process of rate 1, and a phase is a line.
+    # Measured in expected arrivals instead of seconds, the requests are a Poisson process of rate 1.
     work = np.cumsum(_stream(seed, _ARRIVALS).exponential(size=n))
     rng = _stream(seed, _PHASES)
     on_first = int(rng.random() < means[1] / (means[0] + means[1]))
@@ -544,12 +539,13 @@ def rate_profile(
     >>> len(ramp)
     1199
     >>> int((ramp.arrival_s < 60).sum())
-    599
+    611
     """
     times = check_array("times_s", times_s, ge=0, le=MAX_TIME_S)
+    _check_never_decreases("times_s", times)
     lasts = np.diff(times)
-    if not lasts.sum() > 0 or lasts.min() < 0:
-        raise ValueError(f"times_s must never decrease and must end after they start; got {times.tolist()}")
+    if not lasts.sum() > 0:
+        raise ValueError(f"times_s must end after they start; got {times.tolist()}")
     rates = check_array("rates_rps", rates_rps, length=times.size, ge=0)
     area = np.concatenate([[0.0], np.cumsum(lasts * (rates[:-1] + rates[1:]) / 2)])
     if area[-1] == 0:
@@ -622,6 +618,15 @@ def closed_loop(
         name=f"closed_loop(clients={clients}, n={n}, seed={seed})",
         **_columns(n, seed, prompt_tokens, output_tokens, service_scale, priority),
     )
+
+
+def _check_never_decreases(name: str, times: NDArray[np.float64]) -> None:
+    back = np.flatnonzero(np.diff(times) < 0)
+    if back.size:
+        k = int(back[0]) + 1
+        raise ValueError(
+            f"{name} must never decrease; {name}[{k}] = {times[k].item()} comes after {times[k - 1].item()}"
+        )
 
 
 def _is_sequence(value: Any) -> bool:
