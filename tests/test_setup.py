@@ -1,4 +1,4 @@
-"""The setup: what bootstrap says and does, what the lock holds, what the wheel ships, what the README promises."""
+"""The setup: what bootstrap says and does, what lock and wheel hold, what the README promises."""
 
 from __future__ import annotations
 
