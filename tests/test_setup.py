@@ -262,7 +262,7 @@ def test_the_map_in_the_readme_is_that_of_the_folders():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = re.search(r"^## Map\n.*?```text\n(.*?)```", readme, re.M | re.S)
     assert section, "the README has no section Map with a text block"
-    named = [line.split()[0] for line in section[1].splitlines() if line and not line.startswith(" ")]
+    named = list(chain(*(line[:23].split() for line in section[1].splitlines())))
     for name in named:
         assert (ROOT / name).exists(), f"the README's map names {name}, which doesn't exist"
     known = {name.strip("/").split("/")[0] for name in named}
