@@ -146,7 +146,7 @@ def check_array(
                 raise ValueError(f"{name}[{position}] must be {rule}; got {_brief(entry)}")
         array = np.array([float(entry) for entry in values])
     if length is not None and array.size != length:
-        raise ValueError(f"{name} must hold {length} values, one for each; got {array.size}")
+        raise ValueError(f"{name} must hold {length} values; got {array.size}")
     bad = ~np.isfinite(array)
     if gt is not None:
         bad |= array <= gt

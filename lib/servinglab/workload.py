@@ -123,7 +123,7 @@ class Workload:
         if self.prefix_hashes is not None:
             if len(self.prefix_hashes) != n:
                 got = len(self.prefix_hashes)
-                raise ValueError(f"prefix_hashes must hold {n} arrays, one for each; got {got}")
+                raise ValueError(f"prefix_hashes must hold {n} arrays, one for each request; got {got}")
             blocks = (
                 check_array(f"prefix_hashes[{k}]", row, ge=-(2**53), le=2**53, integer=True)
                 for k, row in enumerate(self.prefix_hashes)
