@@ -14,6 +14,7 @@ from .result import Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
 from .simulate import SimulationInterrupted, simulate
 from .step_time import AffineStep
+from .traces import TraceError, read_trace
 from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "SimulationInterrupted",
     "StaticBatching",
     "Status",
+    "TraceError",
     "Workload",
     "closed_loop",
     "deterministic",
@@ -36,6 +38,7 @@ __all__ = [
     "on_off",
     "poisson",
     "rate_profile",
+    "read_trace",
     "reference",
     "simulate",
     *_MODULES,
