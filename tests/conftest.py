@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # figures without a screen, also in 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+collect_ignore_glob = ["*.ipynb"]  # nbval is for solutions/; notebooks in here are material for tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no doctests in tests/: that would import the wrong solutions that graders are tested with."""
+    found = yield
+    return [collector for collector in found if type(collector).__name__ != "DoctestModule"]
+
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM_PATHS = (
