@@ -1,0 +1,333 @@
+"""What happened: one row per request and a log of steps.
+
+`Result` is plain data: the engines make it, measured runs can be read into it, and `servinglab.metrics` and
+`servinglab.plots` read it. Times are whole nanoseconds since the doors opened (time 0); properties ending in ``_s``
+give seconds, with NaN for what never happened.
+
+The log holds one row per stretch of steps with the same members, so that a million requests fit in memory;
+`Result.steps` expands it to single steps.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .step_time import FS_PER_NS, AffineStep
+
+if TYPE_CHECKING:
+    from .metrics import Summary
+
+Ints = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.float64]
+
+NEVER = -1  # in a nanosecond column: it didn't happen
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    FINISHED = 0
+    UNSERVED = 1
+    """Still waiting when nothing more could happen, or when the run was interrupted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The log: one row per stretch of steps with the same members in one pot, all columns of equal length.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int64
+        From the first step's start to the last step's end.
+    pot : int
+        Which pot, from 0.
+    steps : int
+        Steps in the stretch.
+    running : int
+        Requests in the pot that haven't got their whole answer.
+    charged : int
+        Requests that each step is charged for (padding included).
+    prefill_tokens : int
+        Prompt tokens computed (padding included); only a stretch of one step has any.
+    decode_tokens : int
+        Tokens that each step gives to requests which already had one.
+    first_tokens : int
+        Requests that get their first token; only a stretch of one step has any.
+    kv_tokens : int64
+        Tokens held that the first step reads; each further step reads `charged` more.
+    waiting : int
+        Requests in the line at the start, once everything that happens at that instant has happened.
+    waited_request_s : float64
+        Request-seconds spent in the line since the last time that a row began, up to this row's start; the last row
+        also holds what came after. Over all rows it's the line's integral over time.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    pot: Ints
+    steps: Ints
+    running: Ints
+    charged: Ints
+    prefill_tokens: Ints
+    decode_tokens: Ints
+    first_tokens: Ints
+    kv_tokens: Ints
+    waiting: Ints
+    waited_request_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def busy_s(self) -> float:
+        """Pot-seconds in which a step was running."""
+        return float((self.end_ns - self.start_ns).sum()) / 1e9
+
+    @property
+    def request_seconds(self) -> float:
+        """Request-seconds in the system, in the line and in the pots: the integral of the number in system."""
+        in_pots = float((self.running.astype(np.float64) * (self.end_ns - self.start_ns)).sum()) / 1e9
+        return in_pots + float(self.waited_request_s.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One row per request, in the order of the workload, and the log of what the pots did.
+
+    Attributes
+    ----------
+    arrival_ns, scheduled_ns, first_token_ns, finish_ns : int64 arrays
+        When the request came, began its first step, got its first and its last token; -1 for never.
+    prompt_tokens, output_tokens, preemptions : int arrays
+    status : uint8 array of `Status`
+    segments : Segments or None
+        None for a measured run without a log of steps.
+    streaming : bool
+        Whether tokens were handed over one by one.
+    pots : int or None
+        None: as many as anyone could want.
+    step_time : callable or None
+        What priced the steps.
+    description : mapping
+        What was run, for titles and reports.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1, 0.3])
+    >>> served = sl.simulate(orders, sl.StaticBatching(2, last="partial"), sl.AffineStep(0.4, 0.02))
+    >>> served.e2e_s.round(6).tolist()
+    [0.54, 0.44, 0.66]
+    >>> [s.name for s in map(sl.Status, served.status)]
+    ['FINISHED', 'FINISHED', 'FINISHED']
+    """
+
+    arrival_ns: Ints
+    scheduled_ns: Ints
+    first_token_ns: Ints
+    finish_ns: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    preemptions: Ints
+    status: npt.NDArray[np.uint8]
+    segments: Segments | None = None
+    streaming: bool = True
+    pots: int | None = 1
+    step_time: Any = None
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    @property
+    def arrival_s(self) -> Floats:
+        """When each request came, in seconds."""
+        return _seconds(self.arrival_ns)
+
+    @property
+    def scheduled_s(self) -> Floats:
+        """When each request's first step began, in seconds; NaN for never."""
+        return _seconds(self.scheduled_ns)
+
+    @property
+    def first_token_s(self) -> Floats:
+        """When each request got its first token, in seconds; NaN for never."""
+        return _seconds(self.first_token_ns)
+
+    @property
+    def finish_s(self) -> Floats:
+        """When each request got its last token, in seconds; NaN for never."""
+        return _seconds(self.finish_ns)
+
+    @property
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Which requests finished."""
+        return self.status == Status.FINISHED
+
+    @property
+    def wait_s(self) -> Floats:
+        """Queue wait: first step's start − arrival, in seconds."""
+        return _difference(self.scheduled_ns, self.arrival_ns)
+
+    @property
+    def ttft_s(self) -> Floats:
+        """Time to first token: first token − arrival, queue and prefill included, in seconds."""
+        return _difference(self.first_token_ns, self.arrival_ns)
+
+    @property
+    def e2e_s(self) -> Floats:
+        """End-to-end latency: last token − arrival, in seconds."""
+        return _difference(self.finish_ns, self.arrival_ns)
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Time per output token: (last − first token) / (N − 1); NaN for an answer of one token."""
+        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        return _difference(self.finish_ns, self.first_token_ns) / gaps
+
+    @property
+    def duration_s(self) -> float:
+        """From time 0, when the doors open, to the last finish; NaN if nothing finished."""
+        last = int(self.finish_ns.max(initial=NEVER))
+        return last / 1e9 if last != NEVER else float("nan")
+
+    def steps(self) -> Segments:
+        """The log with one row per step, ordered by start and pot.
+
+        Raises
+        ------
+        ValueError
+            If the run has no log.
+        """
+        log = self._log()
+        count = log.steps.astype(np.int64)
+        row = np.repeat(np.arange(len(log)), count)
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        charged, kv = log.charged[row].astype(np.int64), log.kv_tokens[row].astype(np.int64)
+        kv = kv + nth * charged
+        even = ((log.end_ns - log.start_ns) // count)[row]
+        if isinstance(self.step_time, AffineStep) and self.step_time.per_kv_token_s > 0:
+            fixed, per_request, per_prefill, per_kv = self.step_time.coefficients_fs
+            base = fixed + per_request * charged + per_prefill * log.prefill_tokens[row].astype(np.int64)
+            affine = (base + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
+            lasts = np.where(count[row] > 1, affine, even)
+        else:
+            lasts = even
+        total = np.cumsum(lasts)
+        before = total - lasts
+        start = log.start_ns[row] + before - np.repeat(before[np.cumsum(count) - count], count)
+        came = np.sort(self.arrival_ns)
+        seated = np.sort(self.scheduled_ns[self.scheduled_ns != NEVER])
+        waiting = np.searchsorted(came, start, "right") - np.searchsorted(seated, start, "right")
+        order = np.lexsort((log.pot[row], start))
+        columns = {f.name: getattr(log, f.name)[row] for f in fields(Segments)}
+        columns |= {
+            "start_ns": start,
+            "end_ns": start + lasts,
+            "steps": np.ones(len(row), np.int64),
+            "kv_tokens": kv,
+            "waiting": waiting,
+            "waited_request_s": np.where(nth == 0, columns["waited_request_s"], 0.0),
+        }
+        return Segments(**{name: column[order] for name, column in columns.items()})
+
+    def itl(self) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Inter-token latency: every gap between one request's tokens, as an exact histogram.
+
+        Returns
+        -------
+        gaps_s : float array
+            The distinct gaps in seconds, ascending.
+        tokens : int64 array
+            How many tokens came after each gap.
+        """
+        if not self.streaming:
+            done = self.finished
+            later = int((self.output_tokens[done] - 1).sum())
+            return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
+        varies = not isinstance(self.step_time, AffineStep) or self.step_time.per_kv_token_s > 0
+        log = self.steps() if varies else self._log()
+        gaps_ns, where = np.unique((log.end_ns - log.start_ns) // log.steps, return_inverse=True)
+        tokens = np.zeros(len(gaps_ns), np.int64)
+        np.add.at(tokens, where, log.decode_tokens.astype(np.int64) * log.steps)
+        return gaps_ns[tokens > 0] / 1e9, tokens[tokens > 0]
+
+    def summary(self, slo: Mapping[str, float] | None = None) -> Summary:
+        """Counts, throughput and percentiles; goodput if `slo` gives limits such as ``{"ttft_s": 2.0}``."""
+        from .metrics import summarize
+
+        return summarize(self, slo)
+
+    def rows(self) -> dict[str, npt.NDArray[Any]]:
+        """One column per fact about a request, in seconds and tokens, for a table."""
+        names = np.array([status.name for status in Status])
+        return {
+            "request": np.arange(len(self)),
+            "arrival_s": self.arrival_s,
+            "scheduled_s": self.scheduled_s,
+            "first_token_s": self.first_token_s,
+            "finish_s": self.finish_s,
+            "wait_s": self.wait_s,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "preemptions": self.preemptions,
+            "status": names[self.status],
+        }
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write every request to a CSV file; an empty field stands for what never happened."""
+        rows = self.rows()
+        columns = [_texts(column) for column in rows.values()]
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(rows)
+            writer.writerows(zip(*columns, strict=True))
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write every request to a Parquet file.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow isn't installed.
+        """
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise ImportError("writing Parquet needs pyarrow: pip install pyarrow, or write CSV") from None
+        rows = self.rows()
+        pq.write_table(
+            pa.table({name: pa.array(column, from_pandas=True) for name, column in rows.items()}), path
+        )
+
+    def _log(self) -> Segments:
+        if self.segments is None:
+            raise ValueError("this result has no log of steps: segments is None")
+        return self.segments
+
+
+def _seconds(column_ns: Ints) -> Floats:
+    return np.where(column_ns == NEVER, np.nan, column_ns / 1e9)
+
+
+def _difference(later_ns: Ints, earlier_ns: Ints) -> Floats:
+    known = (later_ns != NEVER) & (earlier_ns != NEVER)
+    return np.where(known, (later_ns - earlier_ns) / 1e9, np.nan)
+
+
+def _texts(column: npt.NDArray[Any]) -> list[str]:
+    if column.dtype.kind == "f":
+        return ["" if np.isnan(x) else f"{x:.9f}" for x in column]
+    return [str(x) for x in column]

@@ -1,0 +1,116 @@
+"""How long does one step take?
+
+A *step* is one pass of the pot: every request in it gets one token (for a kitchen order, the whole dish). Here the
+time of a step is affine in what the step holds. What this leaves out: a roofline's kink where compute overtakes
+memory, kernel shapes, and noise.
+
+A *step time* is anything callable as ``step(requests, prefill_tokens, kv_tokens)`` that returns seconds. `AffineStep`
+is the one that the fast engine understands; any other callable is served step by step by `servinglab.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ._checks import check_number
+
+FS_PER_NS = 1_000_000
+_LONGEST_STEP_S = 9_000.0  # a step is summed in femtoseconds, and 2**63 fs are 9,223 s
+
+StepTime = Callable[[int, int, int], float]
+
+
+@dataclass(frozen=True)
+class AffineStep:
+    """A step's time: ``fixed + per_request·n + per_prefill_token·p + per_kv_token·k``.
+
+    The engines keep time in whole nanoseconds. A step's terms are summed in femtoseconds and rounded once, half up,
+    so a closed-form sum over many steps equals the step-by-step sum exactly.
+
+    Parameters
+    ----------
+    fixed_s : float
+        Seconds that every step costs, however full it is (the pot's heating; reading the weights). At least 0.
+    per_request_s : float
+        Seconds for each request in the step. At least 0. ``fixed_s + per_request_s`` is at least a nanosecond.
+    per_prefill_token_s : float
+        Seconds for each prompt token computed in the step. At least 0.
+    per_kv_token_s : float
+        Seconds for each token held in the KV cache that the step reads. At least 0.
+
+    Raises
+    ------
+    ValueError
+        If a coefficient is negative, not finite, or larger than 9,000 s, or if a step could take no time.
+
+    Examples
+    --------
+    >>> pot = AffineStep(fixed_s=0.4, per_request_s=0.02)
+    >>> round(pot(15), 9)
+    0.7
+    >>> pot.step_ns(15)
+    700000000
+    """
+
+    fixed_s: float
+    per_request_s: float
+    per_prefill_token_s: float = 0.0
+    per_kv_token_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("fixed_s", "per_request_s", "per_prefill_token_s", "per_kv_token_s"):
+            value = check_number(name, getattr(self, name), ge=0, le=_LONGEST_STEP_S)
+            object.__setattr__(self, name, value)
+        if self.fixed_s + self.per_request_s < 1e-9:
+            total = self.fixed_s + self.per_request_s
+            raise ValueError(f"fixed_s + per_request_s must be at least 1e-9 s; got {total!r}")
+
+    def __call__(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0) -> float:
+        """Seconds that a step takes with this many requests, prompt tokens and KV tokens."""
+        return (
+            self.fixed_s
+            + self.per_request_s * requests
+            + self.per_prefill_token_s * prefill_tokens
+            + self.per_kv_token_s * kv_tokens
+        )
+
+    @property
+    def coefficients_fs(self) -> tuple[int, int, int, int]:
+        """The four coefficients in whole femtoseconds: fixed, per request, per prefill token, per KV token."""
+        return (
+            round(self.fixed_s * 1e15),
+            round(self.per_request_s * 1e15),
+            round(self.per_prefill_token_s * 1e15),
+            round(self.per_kv_token_s * 1e15),
+        )
+
+    def step_ns(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0) -> int:
+        """Whole nanoseconds of one step, as both engines count them.
+
+        Parameters
+        ----------
+        requests, prefill_tokens, kv_tokens : int
+            What the step holds.
+        scale : float
+            The largest `service_scale` in the step; it multiplies all but the KV term.
+
+        Examples
+        --------
+        >>> AffineStep(1.0, 0.5).step_ns(2, scale=1.5)
+        3000000000
+        """
+        fixed, per_request, per_prefill, per_kv = self.coefficients_fs
+        base = fixed + per_request * requests + per_prefill * prefill_tokens
+        if scale != 1.0:
+            base = round(scale * base)
+        return max(1, (base + per_kv * kv_tokens + FS_PER_NS // 2) // FS_PER_NS)
+
+    def check_longest(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> None:
+        """Refuse a run whose longest possible step would overflow the engine's clock."""
+        longest = self(requests, prefill_tokens, 0) * max(scale, 1.0) + self.per_kv_token_s * kv_tokens
+        if longest > _LONGEST_STEP_S:
+            raise ValueError(
+                f"a step of this run could last {longest:.4g} s; the engine's clock holds steps up to "
+                f"{_LONGEST_STEP_S:g} s: use smaller coefficients, scales or batches"
+            )

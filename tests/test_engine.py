@@ -1,0 +1,281 @@
+"""The engines: the fast one equals the readable one; nothing is lost; each scheduler does what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import servinglab as sl
+from servinglab import _kernel
+from servinglab.result import NEVER
+
+TOKENS = st.integers(1, 12)
+
+
+@st.composite
+def workloads(draw):
+    n = draw(st.integers(1, 40))
+
+    def column(values):
+        return draw(st.lists(values, min_size=n, max_size=n))
+
+    scales = column(st.sampled_from([0.25, 1.0, 1.7])) if draw(st.booleans()) else [1.0] * n
+    shape = dict(
+        prompt_tokens=column(st.integers(0, 30)),
+        output_tokens=[1] * n if draw(st.booleans()) else column(TOKENS),
+        service_scale=scales,
+    )
+    # multiples of 1/8 s meet steps of 1/8 s at the same nanosecond, so ties of every kind are frequent
+    gap = st.integers(0, 24).map(lambda k: k / 8) if draw(st.booleans()) else st.floats(0, 2)
+    if draw(st.booleans()):
+        return sl.Workload.from_arrivals(np.cumsum(column(gap)), **shape)
+    columns = dict(zip(("prompt_tokens", "output_tokens", "service_scale"), shape.values(), strict=True))
+    clients = draw(st.integers(1, 10))
+    return sl.closed_loop(clients, n, seed=0, think_s=column(gap), **columns)
+
+
+@st.composite
+def schedulers(draw):
+    size = draw(st.integers(1, 9))
+    streaming, padded = draw(st.booleans()), draw(st.booleans())
+    kind = draw(st.sampled_from(["static", "dynamic", "continuous"]))
+    if kind == "static":
+        last = draw(st.sampled_from(["full_price", "partial", "never"] if padded else ["partial", "never"]))
+        return sl.StaticBatching(size, last=last, streaming=streaming, padded=padded)
+    if kind == "dynamic":
+        window_s = draw(st.sampled_from([0.0, 0.125, 0.5, 3.3]))
+        return sl.DynamicBatching(size, window_s, streaming=streaming, padded=padded)
+    return sl.ContinuousBatching(size)
+
+
+@st.composite
+def step_times(draw, kv):
+    eighth = st.integers(0, 4).map(lambda k: k / 8)
+    fixed, per_request = draw(eighth), draw(eighth)
+    per_prefill = draw(st.sampled_from([0.0, 0.125, 1e-3 / 3]))
+    per_kv = draw(st.sampled_from([0.0, 1 / 64, 39.1e-9, 1.23456789e-4])) if kv else 0.0
+    return sl.AffineStep(fixed + (fixed + per_request == 0), per_request, per_prefill, per_kv)
+
+
+POTS = st.sampled_from([1, 1, 2, 3, None])
+
+
+def assert_same(fast: sl.Result, plain: sl.Result) -> None:
+    for name in ("arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "status"):
+        np.testing.assert_array_equal(getattr(fast, name), getattr(plain, name), name)
+    steps, truth = fast.steps(), plain.steps()
+    for field in fields(sl.Segments):
+        if field.name != "waited_request_s":
+            np.testing.assert_array_equal(getattr(steps, field.name), getattr(truth, field.name), field.name)
+    assert plain.segments is not None and fast.segments is not None
+    order = np.lexsort((plain.segments.pot, plain.segments.start_ns))
+    np.testing.assert_array_equal(plain.segments.waiting[order], truth.waiting, "steps() recounts the line")
+    assert steps.waited_request_s.sum() == pytest.approx(plain.segments.waited_request_s.sum())
+    for mine, theirs in zip(fast.itl(), plain.itl(), strict=True):
+        np.testing.assert_array_equal(mine, theirs, "itl")
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), workloads(), schedulers(), POTS)
+def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots):
+    scaled = bool((workload.service_scale != 1).any())
+    step_time = data.draw(step_times(kv=not scaled))
+    assert_same(
+        sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots)
+    )
+
+
+@pytest.mark.parametrize("scheduler", [
+    sl.StaticBatching(8), sl.StaticBatching(8, streaming=True, padded=False, last="partial"),
+    sl.DynamicBatching(8, 0.2), sl.ContinuousBatching(8),
+], ids=lambda s: type(s).__name__)  # fmt: skip
+@pytest.mark.parametrize("pots", [1, 3, None])
+@pytest.mark.parametrize("per_kv", [0.0, 39.1e-9])
+def test_longer_runs_with_real_lengths_agree_too(scheduler, pots, per_kv):
+    answers = sl.lengths.Geometric(40)
+    work = sl.poisson(9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=answers)
+    step_time = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, per_kv)
+    assert_same(sl.simulate(work, scheduler, step_time, pots), sl.reference(work, scheduler, step_time, pots))
+
+
+@settings(max_examples=300, deadline=None)
+@given(workloads(), schedulers(), POTS)
+def test_nothing_is_lost(workload, scheduler, pots):
+    result = sl.simulate(workload, scheduler, sl.AffineStep(0.25, 0.125, 0.01), pots)
+    done = result.finished
+    times = [result.arrival_ns, result.scheduled_ns, result.first_token_ns, result.finish_ns]
+    assert (np.diff([t[done] for t in times], axis=0) >= 0).all()
+    assert (result.finish_ns[~done] == NEVER).all()
+    if getattr(scheduler, "last", "") != "never":
+        assert done.all()
+    log = result.segments
+    assert log is not None
+    tokens = int((log.decode_tokens.astype(int) * log.steps).sum() + log.first_tokens.sum())
+    assert tokens == result.output_tokens[done].sum()
+    gaps, counts = result.itl()
+    assert counts.sum() == (result.output_tokens[done] - 1).sum() and (gaps >= 0).all()
+    if not getattr(scheduler, "padded", False):
+        assert log.prefill_tokens.sum() == result.prompt_tokens[done].sum()
+    if done.all():  # the number in system, integrated over the log and summed over the rows
+        assert log.request_seconds == pytest.approx(result.e2e_s.sum(), rel=1e-9, abs=1e-9)
+    if isinstance(scheduler, sl.ContinuousBatching) and pots is not None:
+        assert log.running.max() <= scheduler.max_num_seqs
+    steps = result.steps()
+    for pot in np.unique(steps.pot):
+        mine = steps.pot == pot
+        assert (steps.start_ns[mine][1:] >= steps.end_ns[mine][:-1]).all()
+
+
+def served(scheduler, arrivals, outputs, **more):
+    work = sl.Workload.from_arrivals(arrivals, output_tokens=outputs)
+    return sl.simulate(work, scheduler, more.pop("step", sl.AffineStep(1.0, 0.0)), **more)
+
+
+def test_static_batches_wait_to_be_full_and_hand_over_together():
+    result = served(sl.StaticBatching(2, last="partial"), [0, 3, 4], [1, 4, 2])
+    assert result.scheduled_s.tolist() == [3, 3, 7]
+    assert result.finish_s.tolist() == [7, 7, 9]
+    assert result.ttft_s.tolist() == result.e2e_s.tolist() == [7, 4, 5]
+
+
+def test_static_streaming_hands_over_each_token_but_keeps_the_seat():
+    result = served(sl.StaticBatching(2, last="partial", streaming=True), [0, 3, 4], [1, 4, 2])
+    assert result.finish_s.tolist() == [4, 7, 9]
+    assert result.first_token_s.tolist() == [4, 4, 8]
+
+
+@pytest.mark.parametrize(("last", "finish"), [("full_price", 3.4), ("partial", 3.2), ("never", np.nan)])
+def test_the_last_batch_is_cooked_by_its_rule(last, finish):
+    result = served(sl.StaticBatching(2, last=last), [0, 0, 1], 1, step=sl.AffineStep(1.0, 0.2))
+    assert result.finish_s[:2].tolist() == [1.4, 1.4]
+    np.testing.assert_allclose(result.finish_s[2], finish - 0.6, rtol=1e-12)
+    assert sl.Status(result.status[2]) == (sl.Status.UNSERVED if last == "never" else sl.Status.FINISHED)
+
+
+def test_a_window_runs_from_the_oldest_arrival():
+    result = served(sl.DynamicBatching(3, 0.5), [0, 0.4, 0.8, 0.9, 0.95], 1, step=sl.AffineStep(0.1, 0.0))
+    assert result.scheduled_s.round(9).tolist() == [0.5, 0.5, 0.95, 0.95, 0.95]
+
+
+def test_a_window_that_ends_behind_a_busy_pot_starts_when_the_pot_is_free():
+    result = served(sl.DynamicBatching(3, 0.5), [0, 0.6, 0.7], 1)
+    assert result.scheduled_s.tolist() == [0.5, 1.5, 1.5]
+
+
+def test_continuous_fills_a_free_seat_at_the_next_step():
+    result = served(sl.ContinuousBatching(2), [0, 0, 0.5, 0.6], [1, 3, 1, 1])
+    assert result.scheduled_s.tolist() == [0, 0, 1, 2]
+    assert result.finish_s.tolist() == [1, 3, 2, 3]
+
+
+def test_padding_is_charged_until_the_longest_answer_ends():
+    step = sl.AffineStep(1.0, 0.5)
+    padded = served(sl.StaticBatching(2), [0, 0], [1, 3], step=step)
+    lean = served(sl.StaticBatching(2, padded=False, last="partial"), [0, 0], [1, 3], step=step)
+    assert (padded.duration_s, lean.duration_s) == (6.0, 5.0)
+
+
+def test_a_step_reads_what_the_cache_holds():
+    work = sl.Workload.from_arrivals([0.0], prompt_tokens=10, output_tokens=3)
+    result = sl.simulate(work, sl.ContinuousBatching(1), sl.AffineStep(1.0, 0.0, 0.1, 0.01))
+    assert result.finish_s[0] == pytest.approx((1 + 1 + 0.10) + (1 + 0.11) + (1 + 0.12))
+
+
+def test_clients_of_a_closed_loop_wait_for_their_answer():
+    work = sl.closed_loop(2, 5, seed=0, think_s=[0, 0, 1, 0, 0])
+    result = sl.simulate(work, sl.ContinuousBatching(1), sl.AffineStep(1.0, 0.0))
+    assert result.arrival_s.tolist() == [0, 0, 2, 2, 3]
+    assert result.finish_s.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_closed_sums_of_steps_are_exact():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        base, per_kv = int(rng.integers(1e6, 1e14)), int(rng.integers(0, 10 ** int(rng.integers(1, 9))))
+        kv, growth, steps = int(rng.integers(0, 10**6)), int(rng.integers(1, 1000)), int(rng.integers(1, 400))
+        each = [(base + per_kv * (kv + i * growth) + 500_000) // 1_000_000 for i in range(steps)]
+        assert _kernel._span_ns(base, per_kv, kv, growth, steps) == sum(each)
+        gap = int(rng.integers(0, sum(each) + 1))
+        first = next((k for k in range(1, steps + 1) if sum(each[:k]) >= gap), steps)
+        assert _kernel._steps_to(base, per_kv, kv, growth, steps, gap) == first
+
+
+def test_a_step_time_of_your_own_is_served_and_said_to_be_slow():
+    work = sl.poisson(2.0, 50, seed=1)
+    with pytest.warns(UserWarning, match="step by step"):
+        mine = sl.simulate(work, sl.ContinuousBatching(4), lambda n, p, k: 0.1 + 0.01 * n)
+    theirs = sl.simulate(work, sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.01))
+    np.testing.assert_allclose(mine.finish_s, theirs.finish_s, rtol=1e-9)
+
+
+def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch):
+    monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 64)
+    work = sl.poisson(1.0, 1000, seed=1)
+    seen = []
+
+    def stop_at_half(done, total):
+        seen.append(done)
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(sl.SimulationInterrupted, match="interrupted after") as stopped:
+        sl.simulate(work, sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1), progress=stop_at_half)
+    partial, whole = (
+        stopped.value.partial,
+        sl.simulate(work, sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1)),
+    )
+    done = partial.finished
+    assert len(seen) > 3 and 500 < done.sum() == seen[-1] < 1000
+    np.testing.assert_array_equal(partial.finish_ns[done], whole.finish_ns[done])
+    assert (partial.status[~done] == sl.Status.UNSERVED).all()
+
+
+def test_a_small_log_changes_nothing(monkeypatch):
+    work = sl.poisson(30.0, 400, seed=5, output_tokens=sl.lengths.Geometric(6))
+    plain = sl.reference(work, sl.StaticBatching(4), sl.AffineStep(0.1, 0.1), pots=None)
+    monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 2)
+    assert_same(sl.simulate(work, sl.StaticBatching(4), sl.AffineStep(0.1, 0.1), pots=None), plain)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: sl.AffineStep(-1, 0), r"fixed_s must be a finite number >= 0 and <= 9000; got -1"),
+    (lambda: sl.AffineStep(0, 0), r"fixed_s \+ per_request_s must be at least 1e-9 s"),
+    (lambda: sl.AffineStep(float("nan"), 0), r"fixed_s must be a finite number"),
+    (lambda: sl.StaticBatching(0), r"batch_size must be a whole number >= 1; got 0"),
+    (lambda: sl.StaticBatching(2.5), r"batch_size must be a whole number >= 1; got 2.5"),
+    (lambda: sl.StaticBatching(2, last="no"), r"last must be one of .*; got 'no'"),
+    (lambda: sl.StaticBatching(2, padded=False), r"padded must be True; got False"),
+    (lambda: sl.DynamicBatching(2, -0.1), r"window_s must be a finite number >= 0"),
+    (lambda: sl.ContinuousBatching(True), r"max_num_seqs must be a whole number >= 1; got True"),
+    (lambda: served(sl.ContinuousBatching(1), [0], 1, pots=0), r"pots must be a whole number >= 1; got 0"),
+    (lambda: sl.simulate(sl.Workload.from_arrivals([0], service_scale=2), sl.ContinuousBatching(1),
+                         sl.AffineStep(1, 0, 0, 1)), r"service_scale must be 1 .*; got scales up to 2"),
+    (lambda: sl.simulate(sl.Workload.from_arrivals([0], service_scale=1e6), sl.ContinuousBatching(1),
+                         sl.AffineStep(1, 0)), r"could last 1e\+06 s"),
+])  # fmt: skip
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_without_numba_it_still_runs_and_says_so_once():
+    code = textwrap.dedent("""
+        import sys, warnings
+        sys.modules["numba"] = None
+        import servinglab as sl
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                done = sl.simulate(sl.poisson(1.0, 200, seed=1), sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1))
+        print(len(said), "numba isn't installed" in str(said[0].message), done.finish_ns.sum())
+    """)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with_numba = sl.simulate(sl.poisson(1.0, 200, seed=1), sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1))
+    assert child.stdout.split() == ["1", "True", str(with_numba.finish_ns.sum())]
