@@ -1,0 +1,618 @@
+"""From a `Result` to the numbers one decides with, and how sure of them we are.
+
+What counts as what:
+
+- P99 is the nearest rank, inf{x : F(x) ≥ 0.99}; other rules go by name.
+- TTFT, E2E and the wait count from a request's arrival. TPOT is a request's (last − first token)/(N − 1); ITL
+  pools the gaps between tokens, so it is weighted by tokens.
+- A request that didn't finish stays in every denominator. It is never good, and where its latency is missing
+  it ranks above every latency that was measured, so dropping requests can't improve a percentile. Means and
+  maxima are of what was measured; the missing are counted beside them.
+- A request of one token has no TPOT: it is left out of TPOT's row, passes a TPOT limit, and is counted.
+
+What isn't here: windows over time, and how many independent samples a P99 needs. An interval from
+`batch_means` or `percentile_interval` is for the values of one run in the order they came, which are correlated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._checks import check_choice, check_number
+
+if TYPE_CHECKING:
+    from .result import Result
+
+Floats = npt.NDArray[np.float64]
+
+RULES = ("nearest_rank", "linear", "demo")
+SLO_NAMES = ("ttft_s", "tpot_s", "e2e_s")
+
+
+# Percentiles
+
+
+def percentile(values: npt.ArrayLike, q: float, rule: str = "nearest_rank") -> float:
+    """The value that a fraction `q` of the values don't exceed.
+
+    Parameters
+    ----------
+    values : array of n ≥ 1 numbers
+        In any order; infinite ones are allowed.
+    q : float
+        A fraction, 0 < q ≤ 1, for example 0.99.
+    rule : {"nearest_rank", "linear", "demo"}
+        nearest_rank: inf{x : F(x) ≥ q}, the ⌈q·n⌉-th smallest; always a value that occurred. The rank is
+        computed exactly, with q as the decimal fraction it was written as. linear: numpy's default, between
+        the two values around position q·(n − 1). demo: the first document's ``sorted(values)[int(q * n) -
+        1]``, which rounds the rank down.
+
+    Raises
+    ------
+    ValueError
+        If there are no values, one is NaN, q is out of range, or rule "demo" has no rank (q·n < 1).
+
+    Examples
+    --------
+    >>> [percentile(range(1, 11), q) for q in (0.9, 0.99)]
+    [9.0, 10.0]
+    >>> [round(percentile(range(1, 11), q, rule="linear"), 2) for q in (0.9, 0.99)]
+    [9.1, 9.91]
+    >>> percentile(range(1, 11), 0.99, rule="demo")
+    9.0
+    """
+    ordered = np.sort(_numbers("values", values))
+    fraction = check_number("q", q, gt=0, le=1)
+    check_choice("rule", rule, RULES)
+    n = len(ordered)
+    if rule == "linear":
+        place = fraction * (n - 1)
+        low = min(int(place), n - 1)
+        below, above = float(ordered[low]), float(ordered[min(low + 1, n - 1)])
+        return below if above == below else below + (place - low) * (above - below)
+    if rule == "demo":
+        if int(fraction * n) < 1:
+            raise ValueError(f'rule="demo" needs q * n >= 1, its index would be -1; got q={q!r} and n={n}')
+        return float(ordered[int(fraction * n) - 1])
+    return float(ordered[_rank(fraction, n) - 1])
+
+
+def weighted_percentile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float) -> float:
+    """The nearest-rank percentile of values that each occur `weights` times: inf{x : F(x) ≥ q}.
+
+    For the ITL of `Result.itl`: the gaps are the values, and the tokens that came after each gap the weights.
+
+    Parameters
+    ----------
+    values : array of n ≥ 1 numbers
+    weights : array of n numbers ≥ 0
+        Not all 0. With whole weights the rank is exact.
+    q : float
+        A fraction, 0 < q ≤ 1.
+
+    Examples
+    --------
+    >>> weighted_percentile([20.0, 26.7], [6, 3], 0.5)
+    20.0
+    """
+    numbers, counts = _numbers("values", values), np.asarray(weights)
+    fraction = check_number("q", q, gt=0, le=1)
+    if counts.shape != numbers.shape:
+        raise ValueError(f"weights must be as many as values, {len(numbers)}; got {counts.size}")
+    if not (np.isfinite(counts).all() and (counts >= 0).all() and (counts > 0).any()):
+        raise ValueError("weights must be finite numbers >= 0, and not all 0")
+    order = np.argsort(numbers, kind="stable")
+    reached = np.cumsum(counts[order])
+    if counts.dtype.kind in "iub":
+        needed = float(_rank(fraction, int(reached[-1])))
+    else:
+        needed = fraction * float(reached[-1]) * (1 - 1e-12)
+    return float(numbers[order][np.searchsorted(reached, needed, "left")])
+
+
+# How sure we are
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from one run and its confidence interval; ``x in interval`` asks whether x lies inside.
+
+    Attributes
+    ----------
+    estimate, low, high : float
+    confidence : float
+        How often such an interval holds the true value, if the assumptions do.
+    batches, batch_size : int
+        How the run was cut.
+    lag1 : float
+        Correlation of neighbouring batches. Well above 0 (2/√batches is noise): the batches are too short and
+        the interval too narrow.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    batches: int
+    batch_size: int
+    lag1: float
+
+    def __contains__(self, x: float) -> bool:
+        return self.low <= x <= self.high
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's length."""
+        return (self.high - self.low) / 2
+
+
+def batch_means(values: npt.ArrayLike, batches: int = 30, confidence: float = 0.95) -> Interval:
+    """The mean of a correlated series, with a confidence interval from the means of long batches.
+
+    Latencies of neighbours in one queue are alike, so s/√n is far too small. Cut the series, in the order the
+    requests came, into `batches` equal runs: their means are nearly independent and normal if the runs are
+    long against the queue's memory. The interval is mean ± t·s/√batches with Student's t for batches − 1
+    degrees of freedom. The first n mod `batches` values are left out. Assumes the steady state: cut the
+    warm-up off before.
+
+    Source: Law, *Simulation Modeling and Analysis*, the chapter on output analysis (batch means); 10 to 30
+    batches: B. Schmeiser, "Batch size effects in the analysis of simulation output", *Operations Research* 30
+    (1982) 556–568.
+
+    Parameters
+    ----------
+    values : array of n numbers
+        In the order they came; n ≥ batches.
+    batches : int
+        At least 2.
+    confidence : float
+        Between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer values than batches, or one is NaN.
+
+    Examples
+    --------
+    >>> interval = batch_means([1, 3, 2, 4, 3, 5], batches=3)
+    >>> interval.estimate, round(interval.half_width, 3), 2.5 in interval
+    (3.0, 2.484, True)
+    """
+    runs = _runs(values, batches)
+    means = runs.mean(axis=1)
+    center = float(runs.mean())
+    return _interval(center, means, float(means.std(ddof=1)), runs.shape, confidence)
+
+
+def percentile_interval(
+    values: npt.ArrayLike, q: float, batches: int = 30, confidence: float = 0.95, rule: str = "nearest_rank"
+) -> Interval:
+    """A percentile of a correlated series, with a confidence interval from the percentiles of long batches.
+
+    As `batch_means`, with a percentile in place of the mean. The estimate is the percentile of all values (a
+    batch's own is biased), and the spread is that of the batches' percentiles around it: "sectioning", as in
+    Asmussen and Glynn, *Stochastic Simulation: Algorithms and Analysis* (2007), chapter III.
+
+    Parameters
+    ----------
+    values : array of n numbers
+        In the order they came.
+    q : float
+        0 < q < 1. A batch must hold at least 1/(1 − q) values (100 for a P99); ten times that is better.
+    batches : int
+        At least 2.
+    confidence : float
+        Between 0 and 1.
+    rule : {"nearest_rank", "linear", "demo"}
+        As in `percentile`.
+
+    Examples
+    --------
+    >>> interval = percentile_interval(range(3000), 0.9, batches=3)
+    >>> interval.estimate, interval.batches, interval.batch_size
+    (2699.0, 3, 1000)
+    """
+    fraction = check_number("q", q, gt=0, lt=1)
+    runs = _runs(values, batches)
+    if runs.shape[1] * (1 - fraction) < 1 - 1e-9:
+        raise ValueError(
+            f"a batch must hold at least 1/(1 - q) = {1 / (1 - fraction):.6g} values for q={q!r}; "
+            f"got {runs.shape[1]}: use a longer run or fewer batches"
+        )
+    center = percentile(runs.ravel(), fraction, rule)
+    each = np.array([percentile(run, fraction, rule) for run in runs])
+    spread = math.sqrt(float(((each - center) ** 2).sum()) / (len(each) - 1))
+    return _interval(center, each, spread, runs.shape, confidence)
+
+
+# Little's law
+
+
+@dataclass(frozen=True)
+class Little:
+    """Both sides of L = λ·W for one run, from two sources.
+
+    Attributes
+    ----------
+    mean_in_system : float
+        L: the number of requests present, integrated from the log of steps over the run's time, divided by
+        it.
+    rate_rps : float
+        λ: requests per second of that time.
+    mean_latency_s : float
+        W: the mean E2E latency of the requests.
+    """
+
+    mean_in_system: float
+    rate_rps: float
+    mean_latency_s: float
+
+    @property
+    def gap(self) -> float:
+        """(λ·W − L)/L: 0 but for rounding."""
+        return self.rate_rps * self.mean_latency_s / self.mean_in_system - 1
+
+
+def little(result: Result) -> Little:
+    """L from the log of steps, λ and W from the rows of requests.
+
+    J. D. C. Little, "A proof for the queuing formula: L = λW", *Operations Research* 9 (1961) 383–387. Over a
+    run that begins and ends empty the law is an identity, whatever the arrivals and the scheduler, so a gap
+    is a mistake in the log or in the rows.
+
+    Parameters
+    ----------
+    result : Result
+        A run with a log, in which every request finished.
+
+    Raises
+    ------
+    ValueError
+        If the run is empty, has no log, or some request didn't finish: who is still inside has no latency
+        yet.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> served = sl.simulate(sl.poisson(20, 1000, seed=1), sl.StaticBatching(20), sl.AffineStep(0.4, 0.02))
+    >>> abs(little(served).gap) < 1e-9
+    True
+    """
+    n, done = len(result), int(result.finished.sum())
+    if result.segments is None:
+        raise ValueError("result must have a log of steps: segments is None")
+    if n == 0 or done < n:
+        raise ValueError(f"result must hold at least one request, all finished; got {done} finished of {n}")
+    return Little(
+        mean_in_system=result.segments.request_seconds / result.duration_s,
+        rate_rps=n / result.duration_s,
+        mean_latency_s=float(result.e2e_s.mean()),
+    )
+
+
+# The summary
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One latency over all requests (or, for ITL, over all tokens).
+
+    Attributes
+    ----------
+    count : int
+        How many values were measured.
+    missing : int
+        Requests that should have a value but never got so far.
+    mean, max : float
+        Of the measured values; NaN if there are none.
+    p50, p90, p99 : float
+        Nearest rank, with the missing ranked as infinite; NaN if there is nothing to rank.
+    """
+
+    count: int
+    missing: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+_NOTHING = Spread(0, 0, math.nan, math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run comes to. Printing it gives a table.
+
+    Attributes
+    ----------
+    requests : int
+        All of them, finished or not.
+    by_status : dict
+        How many requests ended with which `Status`, by name.
+    one_token : int
+        Requests of one output token: without a TPOT.
+    duration_s : float
+        From time 0, when the doors open, to the last finish; NaN if nothing finished.
+    request_throughput, output_throughput : float
+        Finished requests, and their output tokens, per second of the duration.
+    ttft_s, tpot_s, itl_s, e2e_s, wait_s : Spread
+    mean_batch_size : float
+        Requests with tokens to come, averaged over steps; NaN without a log.
+    busy_fraction : float
+        The share of the pots' time spent on steps; NaN with endless pots or without a log.
+    mean_in_system : float
+        Requests in the line and in the pots, averaged over the duration; NaN without a log.
+    slo : dict or None
+        The limits asked for, in seconds.
+    good_requests : int or None
+        Finished requests within every limit. The three are None without an SLO.
+    request_goodput : float or None
+        Good requests per second of the duration.
+    good_request_fraction : float or None
+        Good requests among all requests.
+    """
+
+    requests: int
+    by_status: dict[str, int]
+    one_token: int
+    duration_s: float
+    request_throughput: float
+    output_throughput: float
+    ttft_s: Spread
+    tpot_s: Spread
+    itl_s: Spread
+    e2e_s: Spread
+    wait_s: Spread
+    mean_batch_size: float
+    busy_fraction: float
+    mean_in_system: float
+    slo: dict[str, float] | None = None
+    good_requests: int | None = None
+    request_goodput: float | None = None
+    good_request_fraction: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested dictionaries under the same names; None for what is undefined (NaN)."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, Spread):
+                return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+            return None if isinstance(value, float) and math.isnan(value) else value
+
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+
+    def __str__(self) -> str:
+        facts, (header, *rows) = self._facts(), self._spreads()
+        wide = max(len(name) for name, _ in facts)
+        lines = [f"{name:<{wide}}  {value}" for name, value in facts]
+        lines += [
+            "",
+            *("".join([f"{row[0]:<8}", *(f"{cell:>10}" for cell in row[1:])]) for row in [header, *rows]),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        def table(rows: list[list[str]], head: list[str] | None = None) -> str:
+            top = "".join(f"<th>{cell}</th>" for cell in head or [])
+            body = "".join(
+                f"<tr><th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in rows
+            )
+            return f"<table>{f'<thead><tr>{top}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+
+        header, *rows = self._spreads()
+        return table([list(fact) for fact in self._facts()]) + table(rows, header)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        statuses = ", ".join(f"{count:,} {name.lower()}" for name, count in self.by_status.items())
+        facts = [
+            ("requests", f"{self.requests:,} ({statuses})"),
+            ("duration", f"{_show(self.duration_s)} s"),
+            ("request_throughput", f"{_show(self.request_throughput)} requests/s"),
+            ("output_throughput", f"{_show(self.output_throughput)} tokens/s"),
+            ("mean_batch_size", f"{_show(self.mean_batch_size)} requests/step"),
+            ("busy_fraction", _show(self.busy_fraction)),
+            ("mean_in_system", f"{_show(self.mean_in_system)} requests"),
+        ]
+        if self.one_token:
+            facts.append(("one_token", f"{self.one_token:,} requests, without TPOT"))
+        if self.slo is not None:
+            assert self.request_goodput is not None and self.good_request_fraction is not None
+            limits = ", ".join(f"{name} <= {limit:g}" for name, limit in self.slo.items()) or "finished"
+            facts += [
+                ("slo", limits),
+                ("request_goodput", f"{_show(self.request_goodput)} requests/s"),
+                (
+                    "good_request_fraction",
+                    f"{_show(self.good_request_fraction)} ({self.good_requests:,} requests)",
+                ),
+            ]
+        return facts
+
+    def _spreads(self) -> list[list[str]]:
+        table = [["seconds", "mean", "P50", "P90", "P99", "max", "count", "missing"]]
+        for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "wait_s"):
+            s: Spread = getattr(self, name)
+            numbers = [_show(x) for x in (s.mean, s.p50, s.p90, s.p99, s.max)]
+            table.append([name.removesuffix("_s"), *numbers, f"{s.count:,}", f"{s.missing:,}"])
+        return table
+
+
+def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary:
+    """Counts, throughput, latencies and, with limits, goodput of a run.
+
+    Parameters
+    ----------
+    result : Result
+        Simulated or measured. Without a log of steps, the batch size, the busy fraction and the number in
+        system are NaN.
+    slo : mapping, optional
+        Limits in seconds, each > 0, under the names ``ttft_s``, ``tpot_s`` and ``e2e_s``; a request must keep
+        all of them. An empty mapping asks only that it finished.
+
+    Raises
+    ------
+    ValueError
+        If a limit has another name or isn't > 0.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1, 0.3])
+    >>> served = sl.simulate(orders, sl.StaticBatching(2, last="partial"), sl.AffineStep(0.4, 0.02))
+    >>> summary = summarize(served, slo={"e2e_s": 0.6})
+    >>> summary.e2e_s.p50, summary.e2e_s.max, summary.good_requests, summary.one_token
+    (0.54, 0.66, 2, 3)
+    """
+    from .result import Status
+
+    n, done = len(result), result.finished
+    duration = result.duration_s
+    counts = np.bincount(result.status, minlength=len(Status)) if n else np.zeros(len(Status), np.int64)
+    one_token = result.output_tokens <= 1
+    gaps, tokens = _itl(result)
+    batch, busy, inside = _from_log(result)
+    good: int | None = None
+    if slo is not None:
+        slo = _limits(slo)
+        good = int(_good(result, slo).sum())
+    return Summary(
+        requests=n,
+        by_status={status.name: int(counts[status]) for status in Status},
+        one_token=int(one_token.sum()),
+        duration_s=duration,
+        request_throughput=int(done.sum()) / duration,
+        output_throughput=int(result.output_tokens[done].sum()) / duration,
+        ttft_s=_spread(result.ttft_s),
+        tpot_s=_spread(result.tpot_s[~one_token]),
+        itl_s=_weighted_spread(gaps, tokens),
+        e2e_s=_spread(result.e2e_s),
+        wait_s=_spread(result.wait_s),
+        mean_batch_size=batch,
+        busy_fraction=busy,
+        mean_in_system=inside,
+        slo=None if slo is None else dict(slo),
+        good_requests=good,
+        request_goodput=None if good is None else good / duration,
+        good_request_fraction=None if good is None else (good / n if n else math.nan),
+    )
+
+
+def good_requests(result: Result, slo: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Which requests finished within every limit of `slo`, by the rules of `summarize`.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1, 0.3])
+    >>> served = sl.simulate(orders, sl.StaticBatching(2, last="partial"), sl.AffineStep(0.4, 0.02))
+    >>> good_requests(served, {"e2e_s": 0.6}).tolist()
+    [True, True, False]
+    """
+    return _good(result, _limits(slo))
+
+
+def _limits(slo: Mapping[str, float]) -> dict[str, float]:
+    for name in slo:
+        check_choice("slo's names", name, SLO_NAMES)
+    return {name: check_number(f"slo[{name!r}]", limit, gt=0) for name, limit in slo.items()}
+
+
+def _good(result: Result, slo: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    good = result.finished.copy()
+    for name, limit in slo.items():
+        within = getattr(result, name) <= limit  # False for NaN
+        good &= within | (result.output_tokens <= 1) if name == "tpot_s" else within
+    return good
+
+
+def _itl(result: Result) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Gaps and tokens; nothing for a measured run without a log."""
+    if result.segments is None and result.streaming:
+        return np.zeros(0), np.zeros(0, np.int64)
+    return result.itl()
+
+
+def _from_log(result: Result) -> tuple[float, float, float]:
+    """Mean batch size over steps, busy share of the pots' time, mean number in system."""
+    log, duration = result.segments, result.duration_s
+    if log is None or not len(log):
+        return math.nan, math.nan, math.nan
+    steps = log.steps.astype(np.float64)
+    batch = float((log.running * steps).sum() / steps.sum())
+    busy = math.nan if result.pots is None else log.busy_s / (result.pots * duration)
+    return batch, busy, log.request_seconds / duration
+
+
+def _spread(column_s: Floats) -> Spread:
+    ordered = np.sort(np.where(np.isnan(column_s), np.inf, column_s))
+    n, count = len(ordered), int(np.isfinite(ordered).sum())
+    if not n:
+        return _NOTHING
+    p50, p90, p99 = (float(ordered[_rank(q, n) - 1]) for q in (0.5, 0.9, 0.99))
+    mean, longest = (
+        (float(ordered[:count].mean()), float(ordered[count - 1])) if count else (math.nan, math.nan)
+    )
+    return Spread(count, n - count, mean, p50, p90, p99, longest)
+
+
+def _weighted_spread(values: Floats, weights: npt.NDArray[np.int64]) -> Spread:
+    total = int(weights.sum())
+    if not total:
+        return _NOTHING
+    p50, p90, p99 = (weighted_percentile(values, weights, q) for q in (0.5, 0.9, 0.99))
+    longest = float(values[weights > 0].max())
+    return Spread(total, 0, float(values @ weights) / total, p50, p90, p99, longest)
+
+
+def _rank(q: float, n: int) -> int:
+    """⌈q·n⌉ in exact arithmetic: 0.07 · 100 is 7, though its float is 7.000000000000001."""
+    return max(1, math.ceil(Fraction(q).limit_denominator(10**9) * n))
+
+
+def _numbers(name: str, values: npt.ArrayLike) -> Floats:
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or not numbers.size:
+        raise ValueError(f"{name} must be a sequence of at least one number; got shape {numbers.shape}")
+    if np.isnan(numbers).any():
+        raise ValueError(f"{name} must hold no NaN; got {int(np.isnan(numbers).sum())}")
+    return numbers
+
+
+def _runs(values: npt.ArrayLike, batches: int) -> Floats:
+    """The values as one row per batch, the remainder cut off at the front."""
+    numbers = _numbers("values", values)
+    many = check_number("batches", batches, ge=2, integer=True)
+    if len(numbers) < many:
+        raise ValueError(f"values must be at least as many as batches, {many}; got {len(numbers)}")
+    return numbers[len(numbers) % many :].reshape(many, -1)
+
+
+def _interval(
+    center: float, each: Floats, spread: float, shape: tuple[int, ...], confidence: float
+) -> Interval:
+    from scipy.stats import t as student
+
+    level = check_number("confidence", confidence, gt=0, lt=1)
+    half = float(student.ppf((1 + level) / 2, len(each) - 1)) * spread / math.sqrt(len(each))
+    around = each - each.mean()
+    power = float(around @ around)
+    lag1 = float(around[1:] @ around[:-1]) / power if power > 0 else 0.0
+    return Interval(center, center - half, center + half, level, shape[0], shape[1], lag1)
+
+
+def _show(x: float) -> str:
+    """Four significant digits, without exponents for the sizes that occur."""
+    if math.isnan(x):
+        return "–"
+    places = 3 - math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 3
+    return f"{x:,.{max(0, places)}f}" if places < 9 else f"{x:.3e}"
