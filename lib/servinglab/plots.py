@@ -1,0 +1,456 @@
+"""Figures: plain arrays or `Result` objects in, matplotlib axes out; and the animated kitchen.
+
+Every figure labels its axes with units and its lines directly, by short terms and symbols, so that one figure serves
+all languages; what it shows is said in the text and in the alternative text beside it. Nothing here computes a
+statistic that `metrics` or `theory` doesn't: the only arithmetic is counting what is where at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._checks import check_number
+from ._web import Component, word
+from .metrics import percentile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .result import Result
+
+COLORS = {"blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "grey": "#777777", "pale": "#BBBBBB"}
+KITCHEN_ORDERS = 40  # more don't fit on a phone
+
+
+def use_style() -> None:
+    """Use the course's figure style in this session, and crisp SVG figures in a notebook.
+
+    Examples
+    --------
+    >>> use_style()
+    """
+    import matplotlib.pyplot as plt
+
+    with resources.as_file(resources.files("servinglab") / "figure.mplstyle") as path:
+        plt.style.use(path)
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    if get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("svg")
+
+
+def throughput(
+    batch_sizes: npt.ArrayLike,
+    throughput_rps: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    *,
+    limit_rps: float | None = None,
+    offered_rps: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Throughput against batch size.
+
+    Parameters
+    ----------
+    batch_sizes : array of n
+    throughput_rps : array of n, or a mapping label -> array of n
+        Requests per second; NaN leaves a gap.
+    limit_rps : float, optional
+        Draws the line that Q(B) can't cross, 1/r.
+    offered_rps : float, optional
+        Draws the arrival rate λ.
+
+    Examples
+    --------
+    >>> ax = throughput([1, 2, 4], [2.4, 4.5, 8.3], limit_rps=50, offered_rps=20)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('batch size B', 'throughput (1/s)')
+    """
+    ax = _axes(ax)
+    curves = throughput_rps if isinstance(throughput_rps, Mapping) else {"Q(B)": throughput_rps}
+    _curves(ax, batch_sizes, curves)
+    if limit_rps is not None:
+        _rule(ax, limit_rps, f"1/r = {limit_rps:g}", COLORS["green"])
+    if offered_rps is not None:
+        _rule(ax, offered_rps, f"λ = {offered_rps:g}", COLORS["orange"])
+    ax.set(xlabel="batch size B", ylabel="throughput (1/s)")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def p99(
+    batch_sizes: npt.ArrayLike,
+    p99_s: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    *,
+    slo_s: float | None = None,
+    top_s: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """P99 latency against batch size: a sample, the long run and the theory on one axis.
+
+    Parameters
+    ----------
+    batch_sizes : array of n
+    p99_s : array of n, or a mapping label -> array of n
+        Seconds; NaN or infinity leaves a gap (no steady state).
+    slo_s : float, optional
+        Draws the limit.
+    top_s : float, optional
+        Upper end of the axis, where an unstable batch size would flatten all else.
+
+    Examples
+    --------
+    >>> ax = p99([14, 15, 16], {"sample": [1.97, 1.82, 1.85], "theory": [4.8, 2.6, 2.1]}, slo_s=1.8, top_s=5)
+    >>> [text.get_text() for text in ax.texts]
+    ['sample', 'theory', 'SLO 1.8 s']
+    """
+    ax = _axes(ax)
+    ax.set_ylim(0, top_s)
+    _curves(ax, batch_sizes, p99_s if isinstance(p99_s, Mapping) else {"P99": p99_s})
+    if slo_s is not None:
+        _rule(ax, slo_s, f"SLO {slo_s:g} s", COLORS["orange"])
+    ax.set(xlabel="batch size B", ylabel="P99 (s)")
+    ax.set_ylim(0, top_s)
+    return ax
+
+
+def number_in_system(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """How many requests are in the house, in the line or in a pot, after each arrival and each finish.
+
+    Returns
+    -------
+    time_s : float array
+        From 0, ascending; an arrival and a finish at one instant are two entries.
+    number : int64 array
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1])
+    >>> time_s, number = number_in_system(sl.simulate(orders, sl.ContinuousBatching(1), sl.AffineStep(0.3, 0.0)))
+    >>> time_s.tolist(), number.tolist()
+    ([0.0, 0.0, 0.1, 0.3, 0.6], [0, 1, 2, 1, 0])
+    """
+    came = result.arrival_s[~np.isnan(result.arrival_s)]
+    left = result.finish_s[result.finished]
+    time_s = np.concatenate([came, left])
+    change = np.concatenate([np.ones(len(came), np.int64), -np.ones(len(left), np.int64)])
+    order = np.argsort(time_s, kind="stable")  # stable: who arrives at an instant is counted before who leaves
+    return np.concatenate([[0.0], time_s[order]]), np.concatenate([[0], np.cumsum(change[order])])
+
+
+def queue_growth(results: Mapping[str, Result], *, until_s: float | None = None, ax: Axes | None = None) -> Axes:
+    """Requests in the house over time, one line for each run: does it settle?
+
+    Parameters
+    ----------
+    results : mapping label -> Result
+        A short label such as "ρ = 0.9".
+    until_s : float, optional
+        Right end of the axis: the last arrival, say, after which every house empties.
+    """
+    ax = _axes(ax)
+    for index, (label, result) in enumerate(results.items()):
+        time_s, number = number_in_system(result)
+        if until_s is not None:
+            number, time_s = number[time_s <= until_s], time_s[time_s <= until_s]
+        ax.step(time_s, number, where="post", marker="", linestyle=("-", "--", "-.", ":")[index % 4])
+        _label_end(ax, time_s, number, label, index)
+    ax.set(xlabel="time t (s)", ylabel="orders in the house N(t)")
+    ax.set_xlim(0, until_s)
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def latency_histogram(
+    latency_s: npt.ArrayLike | Result,
+    *,
+    marks: Sequence[float] = (0.5, 0.99),
+    bins: int = 40,
+    ax: Axes | None = None,
+) -> Axes:
+    """How latencies spread, with the mean and some percentiles marked.
+
+    Parameters
+    ----------
+    latency_s : array or Result
+        Seconds; of a result, the end-to-end latency of what finished.
+    marks : sequence of float
+        Fractions: 0.99 marks P99, by the nearest rank.
+    bins : int
+        At least 1.
+
+    Examples
+    --------
+    >>> ax = latency_histogram([1.0, 1.2, 1.3, 2.5], marks=(0.5,))
+    >>> [text.get_text() for text in ax.texts]
+    ['mean 1.5', 'P50 1.2']
+    """
+    ax = _axes(ax)
+    values = _latencies(latency_s)
+    bins = check_number("bins", bins, ge=1, integer=True)
+    ax.hist(values, bins=bins, weights=np.full(len(values), 100 / len(values)), color=COLORS["blue"], alpha=0.75)
+    ax.set(xlabel="latency (s)", ylabel="orders (%)")
+    stops = [("mean", float(values.mean()), ":")] + [
+        (f"P{100 * q:g}", percentile(values, q), "-") for q in marks
+    ]
+    top = ax.get_ylim()[1]
+    for index, (name, value, style) in enumerate(stops):
+        ax.axvline(value, color=COLORS["orange"], linestyle=style, linewidth=1.6)
+        height = 1.0 - 0.09 * index
+        ax.annotate(
+            f"{name} {value:.3g}", (value, top * height), xytext=(4, -2), textcoords="offset points", va="top"
+        )
+    ax.set_xlim(left=min(0.0, float(values.min())))
+    return ax
+
+
+def latency_cdf(
+    latencies_s: npt.ArrayLike | Result | Mapping[str, npt.ArrayLike | Result],
+    *,
+    marks: Sequence[float] = (0.5, 0.99),
+    ax: Axes | None = None,
+) -> Axes:
+    """F(x): the share of requests that took at most x seconds, with percentiles marked.
+
+    Parameters
+    ----------
+    latencies_s : array, Result, or a mapping label -> one of them
+    marks : sequence of float
+        Fractions at which a dotted line is drawn.
+    """
+    ax = _axes(ax)
+    curves = latencies_s if isinstance(latencies_s, Mapping) else {"": latencies_s}
+    for index, (label, latency) in enumerate(curves.items()):
+        values = np.sort(_latencies(latency))
+        share = np.arange(1, len(values) + 1) / len(values)
+        (line,) = ax.step(values, share, where="post", marker="", linestyle=("-", "--", "-.", ":")[index % 4])
+        for q in marks:
+            ax.plot(percentile(values, q), q, linestyle="", color=line.get_color(), marker="osD^"[index % 4])
+        if label:
+            at = int(0.75 * (len(values) - 1))
+            ax.annotate(
+                label, (values[at], share[at]), xytext=(6, -10), textcoords="offset points", color=line.get_color()
+            )
+    for q in marks:
+        ax.axhline(q, color=COLORS["grey"], linestyle=":", linewidth=1)
+        ax.annotate(f"P{100 * q:g}", (1, q), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    ax.set(xlabel="latency x (s)", ylabel="share F(x)", ylim=(0, 1.04))
+    return ax
+
+
+def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None) -> Axes:
+    """Who waits and who cooks, one bar for each request: pale until its first step, full until it is served.
+
+    Parameters
+    ----------
+    result : Result
+    first : int, optional
+        Only the first so many requests.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1, 0.2])
+    >>> ax = timeline(sl.simulate(orders, sl.StaticBatching(3), sl.AffineStep(0.4, 0.02)))
+    >>> ax.get_ylabel()
+    'order'
+    """
+    ax = _axes(ax)
+    count = len(result) if first is None else min(check_number("first", first, ge=1, integer=True), len(result))
+    served = np.flatnonzero(result.finished[:count])
+    rows = served + 1
+    arrival, start, finish = (
+        column[served] for column in (result.arrival_s, result.scheduled_s, result.finish_s)
+    )
+    ax.barh(rows, start - arrival, left=arrival, height=0.5, color=COLORS["pale"], hatch="///", edgecolor="white")
+    ax.barh(rows, finish - start, left=start, height=0.7, color=COLORS["blue"])
+    ax.plot(arrival, rows, linestyle="", marker="|", color=COLORS["orange"], markersize=8, markeredgewidth=2)
+    ax.set(xlabel="time t (s)", ylabel="order", ylim=(count + 0.7, 0.3))
+    ax.set_xlim(left=0)
+    if len(served):
+        last = -1
+        middle = (finish[last] + start[last]) / 2
+        ax.annotate("cook", (middle, rows[last]), color="white", ha="center", va="center", fontsize=9)
+        longest = int(np.argmax(start - arrival))
+        middle = (start[longest] + arrival[longest]) / 2
+        ax.annotate("wait", (middle, rows[longest] - 0.3), ha="center", va="bottom", fontsize=9)
+    return ax
+
+
+def kitchen(results: Mapping[str, Result]) -> Component:
+    """The same orders under several schedulers, animated side by side: who waits, who cooks, who leaves.
+
+    Parameters
+    ----------
+    results : mapping name -> Result
+        Runs of one workload of at most 40 orders, on one pot, without prompts. The names "static", "dynamic" and
+        "continuous" are shown in the page's language.
+
+    Returns
+    -------
+    Component
+        Displays itself in a notebook and in the book.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to show or the runs can't be shown side by side.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> orders = sl.Workload.from_arrivals([0.0, 0.1, 0.2, 0.3], output_tokens=[1, 4, 2, 2])
+    >>> pot = sl.AffineStep(0.4, 0.02)
+    >>> kitchen({"static": sl.simulate(orders, sl.StaticBatching(2), pot),
+    ...          "continuous": sl.simulate(orders, sl.ContinuousBatching(2), pot)})
+    kitchen: static, continuous; 4 orders
+    """
+    if not results:
+        raise ValueError("results must hold at least one run; got none")
+    runs = list(results.values())
+    for name, run in results.items():
+        if not np.array_equal(run.arrival_ns, runs[0].arrival_ns) or not np.array_equal(
+            run.output_tokens, runs[0].output_tokens
+        ):
+            raise ValueError(f"results must be runs of the same orders; {name!r} differs from the first")
+    lanes = [_lane(name, run) for name, run in results.items()]
+    data = {"duration": max(lane["last"] for lane in lanes), "lanes": lanes}
+    summary = f"kitchen: {', '.join(results)}; {len(runs[0])} orders"
+    return Component("kitchen", data, _kitchen_table(results), summary)
+
+
+def _lane(name: str, run: Result) -> dict[str, Any]:
+    """One scheduler's run as the page's script wants it: each order's moments and its seat; the pot's steps."""
+    if run.pots != 1:
+        raise ValueError(f"results must be runs on one pot; {name!r} has {run.pots or 'endless'} pots")
+    if not run.finished.all() or len(run) > KITCHEN_ORDERS or not len(run):
+        raise ValueError(
+            f"results must be of 1 to {KITCHEN_ORDERS} orders, all of them served; "
+            f"{name!r} has {int(run.finished.sum())} of {len(run)} served"
+        )
+    if run.prompt_tokens.any():
+        raise ValueError(f"results must be of orders without prompts; {name!r} has prompts")
+    steps = run.steps()
+    first = np.searchsorted(steps.start_ns, run.scheduled_ns)
+    ends = [steps.end_ns[k : k + n].tolist() for k, n in zip(first, run.output_tokens.tolist(), strict=True)]
+    scheduler = run.description["scheduler"]
+    if scheduler.run_to_completion:  # a seat is free again when the whole batch is done
+        last_of_batch = {int(s): max(e[-1] for e, t in zip(ends, run.scheduled_ns, strict=True) if t == s)
+                         for s in run.scheduled_ns}  # fmt: skip
+        leaves = [last_of_batch[int(s)] for s in run.scheduled_ns]
+    else:
+        leaves = [end[-1] for end in ends]
+    seats = int(getattr(scheduler, "batch_size", 0) or getattr(scheduler, "max_num_seqs", 0))
+    orders = [
+        {
+            "arrival": run.arrival_s[k].item(),
+            "scheduled": run.scheduled_s[k].item(),
+            "finish": run.finish_s[k].item(),
+            "leaves": leaves[k] / 1e9,
+            "ends": [end / 1e9 for end in ends[k]],
+            "seat": seat,
+        }
+        for k, seat in enumerate(_seats(run.scheduled_ns.tolist(), leaves))
+    ]
+    return {
+        "name": name,
+        "seats": max(seats, 1 + max(order["seat"] for order in orders)),
+        "last": run.duration_s,
+        "orders": orders,
+        "steps": [[start / 1e9, end / 1e9] for start, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)],
+    }
+
+
+def _seats(taken: Sequence[int], left: Sequence[int]) -> list[int]:
+    """The lowest free seat for each order, by the moment it sits down."""
+    free_from: list[int] = []
+    seats = [0] * len(taken)
+    for k in sorted(range(len(taken)), key=lambda k: (taken[k], k)):
+        seat = next((s for s, moment in enumerate(free_from) if moment <= taken[k]), len(free_from))
+        if seat == len(free_from):
+            free_from.append(0)
+        free_from[seat] = left[k]
+        seats[k] = seat
+    return seats
+
+
+def _kitchen_table(results: Mapping[str, Result]) -> str:
+    """The outcome in words and numbers, for who can't see the animation."""
+    head = ("scheduler", "last_served", "throughput", "mean_latency", "max_latency")
+    rows = []
+    for name, run in results.items():
+        shown = word(name) if name in ("static", "dynamic", "continuous") else name
+        rate = len(run) / run.duration_s
+        cells = (f"{run.duration_s:.2f} s", f"{rate:.2f} /s", f"{run.e2e_s.mean():.2f} s", f"{run.e2e_s.max():.2f} s")
+        rows.append(f'<tr><th scope="row">{shown}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    header = "".join(f'<th scope="col">{word(key)}</th>' for key in head)
+    return (
+        f'<details><summary>{word("table")}</summary><div class="sl-scroll"><table>'
+        f"<thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots()[1]
+
+
+def _latencies(source: npt.ArrayLike | Result) -> npt.NDArray[np.float64]:
+    from .result import Result
+
+    values = source.e2e_s[source.finished] if isinstance(source, Result) else np.asarray(source, np.float64)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError(f"latency_s must be a list of finite numbers, not empty; got {values!r}")
+    return values
+
+
+def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> None:
+    sizes = np.asarray(x, np.float64)
+    for index, (label, y) in enumerate(curves.items()):
+        values = np.asarray(y, np.float64)
+        if values.shape != sizes.shape:
+            raise ValueError(f"{label} must have one value for each batch size; got {values.shape} for {sizes.shape}")
+        values = np.where(np.isfinite(values), values, np.nan)
+        ax.plot(sizes, values, linestyle=("-", "--", "-.", ":")[index % 4])
+        _label_end(ax, sizes, values, label, index)
+
+
+def _label_end(ax: Axes, x: npt.NDArray[Any], y: npt.NDArray[Any], label: str, index: int) -> None:
+    """Write a line's name at its last point, in its colour; each further name a little lower."""
+    known = np.flatnonzero(~np.isnan(y))
+    if len(known):
+        line = ax.lines[-1]
+        ax.annotate(
+            label,
+            (x[known[-1]], y[known[-1]]),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+            annotation_clip=False,
+        )
+
+
+def _rule(ax: Axes, value: float, label: str, color: str) -> None:
+    ax.axhline(value, color=color, linestyle=(0, (1, 1.5)), linewidth=1.6)
+    ax.annotate(
+        label,
+        (0.01, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        color=color,
+        va="bottom",
+    )
