@@ -9,10 +9,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import servinglab as sl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import servinglab as sl
 from servinglab import _kernel
 from servinglab.result import NEVER
 
@@ -87,9 +86,7 @@ def assert_same(fast: sl.Result, plain: sl.Result) -> None:
 def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots):
     scaled = bool((workload.service_scale != 1).any())
     step_time = data.draw(step_times(kv=not scaled))
-    assert_same(
-        sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots)
-    )
+    assert_same(sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots))
 
 
 @pytest.mark.parametrize("scheduler", [

@@ -18,9 +18,7 @@ import numpy as np
 try:
     from numba import njit
 except ImportError:  # pragma: no cover - the tests run it in a child process without numba
-    warnings.warn(
-        "numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2
-    )
+    warnings.warn("numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2)
 
     def njit(**_options: Any) -> Any:
         return lambda function: function
@@ -35,9 +33,7 @@ NOW, NEXT, HEAD, TAIL, BUSY, DONE, FREED, FRESH, COOKING, PENDING, BEFORE, STATE
 
 # columns of one pot
 (STEP, MEMBERS, ALIVE, FIRST, SEATS, BATCH, LONGEST_PROMPT, KV, LIST, NEW_FROM, NEW_TO, EVENT) = range(12)
-(S_START, S_STEPS, S_RUNNING, S_CHARGED, S_PREFILL, S_DECODE, S_FIRST, S_KV, S_BASE, S_WAITING) = range(
-    12, 22
-)
+(S_START, S_STEPS, S_RUNNING, S_CHARGED, S_PREFILL, S_DECODE, S_FIRST, S_KV, S_BASE, S_WAITING) = range(12, 22)
 POT_COLUMNS = 22
 
 ROW_COLUMNS = 11  # a row of the log: Segments' columns but for waited_request_s, which is a float
@@ -68,9 +64,7 @@ def _pop(key: Any, value: Any, size: int) -> int:
         if child >= size:
             break
         other = child + 1
-        if other < size and (
-            key[other] < key[child] or (key[other] == key[child] and value[other] < value[child])
-        ):
+        if other < size and (key[other] < key[child] or (key[other] == key[child] and value[other] < value[child])):
             child = other
         if k < key[child] or (k == key[child] and v <= value[child]):
             break
@@ -228,9 +222,7 @@ def run(
                         if clients > 0 and state[NEXT] < n:
                             k = state[NEXT]
                             state[NEXT] += 1
-                            state[PENDING] = _push(
-                                pending_time, pending_request, state[PENDING], now + think[k], k
-                            )
+                            state[PENDING] = _push(pending_time, pending_request, state[PENDING], now + think[k], k)
                 if q[ALIVE] > 0:
                     ready[n_ready] = p
                     n_ready += 1
@@ -244,9 +236,7 @@ def run(
                         if clients > 0 and state[NEXT] < n:
                             k = state[NEXT]
                             state[NEXT] += 1
-                            state[PENDING] = _push(
-                                pending_time, pending_request, state[PENDING], now + think[k], k
-                            )
+                            state[PENDING] = _push(pending_time, pending_request, state[PENDING], now + think[k], k)
                     q[MEMBERS] = 0
                 state[BUSY] -= 1
                 state[FREED] = _push(freed[0], freed[1], state[FREED], p, 0)

@@ -145,9 +145,7 @@ def reference(workload: Workload, scheduler: Scheduler, step_time: StepTime, pot
         else:
             lasts = round(max(scale[r] for r in pot.members) * step_time(charged, prefill, kv) * 1e9)
         if lasts < 1:
-            raise ValueError(
-                f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {charged} requests"
-            )
+            raise ValueError(f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {charged} requests")
         for request in new:
             scheduled[request] = now
         pot.step_ends_ns = now + lasts
@@ -200,9 +198,7 @@ def reference(workload: Workload, scheduler: Scheduler, step_time: StepTime, pot
 
     if log:
         log[-1]["waited_request_s"] += waited_ns / 1e9
-    columns: dict[str, Any] = {
-        name: np.array([row[name] for row in log]) for name in Segments.__annotations__
-    }
+    columns: dict[str, Any] = {name: np.array([row[name] for row in log]) for name in Segments.__annotations__}
     return Result(
         arrival_ns=np.array(arrival, np.int64),
         scheduled_ns=np.array(scheduled, np.int64),
@@ -225,9 +221,7 @@ def check_pots(pots: int | None) -> int | None:
     return None if pots is None else check_number("pots", pots, ge=1, integer=True)
 
 
-def describe(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None
-) -> dict[str, Any]:
+def describe(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None) -> dict[str, Any]:
     """What is being run, for titles and reports."""
     return {
         "workload": workload.name,

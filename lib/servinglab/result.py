@@ -308,9 +308,7 @@ class Result:
         except ImportError:
             raise ImportError("writing Parquet needs pyarrow: pip install pyarrow, or write CSV") from None
         rows = self.rows()
-        pq.write_table(
-            pa.table({name: pa.array(column, from_pandas=True) for name, column in rows.items()}), path
-        )
+        pq.write_table(pa.table({name: pa.array(column, from_pandas=True) for name, column in rows.items()}), path)
 
     def _log(self) -> Segments:
         if self.segments is None:

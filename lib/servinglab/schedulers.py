@@ -67,9 +67,7 @@ class StaticBatching:
     run_to_completion: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True)
-        )
+        object.__setattr__(self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True))
         check_choice("last", self.last, ("full_price", "partial", "never"))
         if self.last == "full_price" and not self.padded:
             raise ValueError('last="full_price" charges empty seats, so padded must be True; got False')
@@ -115,9 +113,7 @@ class DynamicBatching:
     run_to_completion: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True)
-        )
+        object.__setattr__(self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True))
         object.__setattr__(self, "window_s", check_number("window_s", self.window_s, ge=0, le=1e9))
 
     @property

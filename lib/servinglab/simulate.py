@@ -177,9 +177,7 @@ def simulate(
     return result()
 
 
-def _step_by_step(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, why: str
-) -> Result:
+def _step_by_step(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, why: str) -> Result:
     warnings.warn(f"simulated step by step, which is slower: {why}", stacklevel=3)
     return reference(workload, scheduler, step_time, pots)
 
@@ -198,7 +196,5 @@ def _packed(rows: np.ndarray, waited: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _segments(chunks: list[tuple[np.ndarray, ...]]) -> Segments:
     kinds = [*_COLUMNS.values(), np.float64]
-    columns = [
-        np.concatenate([np.zeros(0, kind), *(chunk[i] for chunk in chunks)]) for i, kind in enumerate(kinds)
-    ]
+    columns = [np.concatenate([np.zeros(0, kind), *(chunk[i] for chunk in chunks)]) for i, kind in enumerate(kinds)]
     return Segments(*columns)
