@@ -630,6 +630,8 @@ def _check_never_decreases(name: str, times: NDArray[np.float64]) -> None:
 
 
 def _is_sequence(value: Any) -> bool:
+    if isinstance(value, (str, bytes)):
+        return False
     return isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
 
 
