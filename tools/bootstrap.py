@@ -103,11 +103,8 @@ def old_python_message():
     cure = cures.get(platform.system(), "install one from python.org")
     if shutil.which("uv"):
         cure = "uv python install 3.13"
-    return (
-        "The course needs Python 3.11, 3.12 or 3.13 and found only {}. Cure: {}, then run this again.".format(
-            platform.python_version(), cure
-        )
-    )
+    needs = "The course needs Python 3.11, 3.12 or 3.13 and found only {}."
+    return (needs + " Cure: {}, then run this again.").format(platform.python_version(), cure)
 
 
 def missing_venv_message(version):
@@ -117,9 +114,7 @@ def missing_venv_message(version):
         cure = "sudo apt install {}-venv".format(name)
     else:
         cure = "install Python again, whole, from python.org"
-    return "{} has no venv and ensurepip to make an environment with. Cure: {}, then run this again.".format(
-        name, cure
-    )
+    return "{} has no venv and ensurepip to make an environment with. Cure: {}, then run this again.".format(name, cure)
 
 
 def version_of(python):
@@ -180,12 +175,12 @@ def run(command):
         raise SetupError("The setup stopped at: {}".format(" ".join(words))) from None
 
 
-def in_environment(module, *args):
-    """Run `python -m module` in the environment, from the root of the checkout; return its exit status."""
+def in_environment(*words):
+    """Run the environment's Python from the root of the checkout; return its exit status."""
     environ = dict(os.environ, VIRTUAL_ENV=str(VENV))
     environ["PATH"] = str(venv_python().parent) + os.pathsep + environ.get("PATH", "")
     environ.pop("PYTHONHOME", None)
-    return subprocess.call([str(venv_python()), "-m", module, *args], cwd=str(ROOT), env=environ)
+    return subprocess.call([str(venv_python()), *words], cwd=str(ROOT), env=environ)
 
 
 # The commands
@@ -198,13 +193,9 @@ def make_environment(args):
 
 
 def book(args):
-    """Build the book strictly and from clean: a kept build repeats no warning of an unchanged page."""
+    """Build the book and print the page to open."""
     ensure_environment()
-    shutil.rmtree(str(ROOT / "_build"), ignore_errors=True)
-    status = in_environment("jupyter_book", "build", "-n", "-W", "--keep-going", *args, ".")
-    if status == 0:
-        print("\nOpen {}".format((ROOT / "_build" / "html" / "index.html").as_uri()))
-    return status
+    return in_environment("tools/build_book.py", *args)
 
 
 def test(args):
@@ -219,7 +210,7 @@ def test(args):
     failed = []
     for name, command in checks.items():
         print("== {}: {}".format(name, " ".join(command)), flush=True)
-        if in_environment(*command):
+        if in_environment("-m", *command):
             failed.append(name)
     if failed:
         print("Failed: {}".format(", ".join(failed)), file=sys.stderr)
@@ -229,19 +220,19 @@ def test(args):
 def exercises(args):
     """Write the solutions and the released exercises again from their text sources."""
     ensure_environment()
-    return in_environment("servinglab.grading.build", *args)
+    return in_environment("-m", "servinglab.grading.build", *args)
 
 
 def grade(args):
     """Grade a folder of submissions."""
     ensure_environment()
-    return in_environment("servinglab", "grade", *args)
+    return in_environment("-m", "servinglab", "grade", *args)
 
 
 def format_code(args):
     """Sort imports, mend what ruff can mend, and format."""
     ensure_environment()
-    return in_environment("ruff", "check", "--fix", ".") | in_environment("ruff", "format", ".")
+    return in_environment("-m", "ruff", "check", "--fix", ".") | in_environment("-m", "ruff", "format", ".")
 
 
 def lock(args):
