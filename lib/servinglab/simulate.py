@@ -21,6 +21,7 @@ from .workload import Workload
 
 Progress = Callable[[int, int], None]
 
+_LAST_INSTANT_S = 9e9  # nanoseconds in 64 bits hold 9.2e9 s
 _LOG_ROWS = 1 << 16  # rows of the log between two reports of progress
 
 
@@ -91,12 +92,7 @@ def simulate(
             "service_scale must be 1 for every request where per_kv_token_s > 0; "
             f"got scales up to {workload.service_scale.max():g} with per_kv_token_s={step_time.per_kv_token_s:g}"
         )
-    seats = min(cap, n) if not isinstance(scheduler, StaticBatching) else cap
-    longest_prompt = int(workload.prompt_tokens.max(initial=0))
-    longest = longest_prompt + int(workload.output_tokens.max(initial=0))
-    step_time.check_longest(
-        seats, seats * longest_prompt, seats * longest, float(workload.service_scale.max(initial=1.0))
-    )
+    _check_clock(workload, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
 
     arrival = np.full(n, NEVER, np.int64)
     think = np.zeros(1, np.int64)
@@ -175,6 +171,22 @@ def simulate(
     except KeyboardInterrupt:
         raise SimulationInterrupted(result()) from None
     return result()
+
+
+def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
+    """Refuse a run whose steps, or whose end, the engine's clock couldn't hold."""
+    longest_prompt = int(workload.prompt_tokens.max(initial=0))
+    longest_context = longest_prompt + int(workload.output_tokens.max(initial=0))
+    scale = float(workload.service_scale.max(initial=1.0))
+    step_s = step_time.longest_s(seats, seats * longest_prompt, seats * longest_context, scale)
+    opens_s = float(np.nan_to_num(workload.arrival_s).max(initial=0.0))
+    pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
+    ends_s = opens_s + pauses_s + step_s * float(workload.output_tokens.sum())
+    if ends_s > _LAST_INSTANT_S:
+        raise ValueError(
+            f"this run could last {ends_s:.4g} s; the engine's clock holds {_LAST_INSTANT_S:g} s: "
+            "use fewer or shorter requests, or shorter steps"
+        )
 
 
 def _step_by_step(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, why: str) -> Result:

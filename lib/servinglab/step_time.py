@@ -106,11 +106,18 @@ class AffineStep:
             base = round(scale * base)
         return max(1, (base + per_kv * kv_tokens + FS_PER_NS // 2) // FS_PER_NS)
 
-    def check_longest(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> None:
-        """Refuse a run whose longest possible step would overflow the engine's clock."""
+    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> float:
+        """Seconds of the longest step that a run could have.
+
+        Raises
+        ------
+        ValueError
+            If that step would overflow the engine's clock.
+        """
         longest = self(requests, prefill_tokens, 0) * max(scale, 1.0) + self.per_kv_token_s * kv_tokens
         if longest > _LONGEST_STEP_S:
             raise ValueError(
                 f"a step of this run could last {longest:.4g} s; the engine's clock holds steps up to "
                 f"{_LONGEST_STEP_S:g} s: use smaller coefficients, scales or batches"
             )
+        return longest
