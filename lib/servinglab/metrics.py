@@ -11,7 +11,7 @@ What counts as what:
 - A request of one token has no TPOT: it is left out of TPOT's row, passes a TPOT limit, and is counted.
 
 What isn't here: windows over time, and how many independent samples a P99 needs. An interval from
-`batch_means` or `percentile_interval` is for the values of one run in the order they came, which are correlated.
+`batch_means` or `percentile_interval` is for the values of one run in the order they came; they are correlated.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -405,7 +406,7 @@ class Summary:
         def table(rows: list[list[str]], head: list[str] | None = None) -> str:
             top = "".join(f"<th>{cell}</th>" for cell in head or [])
             body = "".join(
-                f"<tr><th>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in rows
+                f"<tr><th>{row[0]}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
             )
             return f"<table>{f'<thead><tr>{top}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
@@ -559,9 +560,7 @@ def _spread(column_s: Floats) -> Spread:
     if not n:
         return _NOTHING
     p50, p90, p99 = (float(ordered[_rank(q, n) - 1]) for q in (0.5, 0.9, 0.99))
-    mean, longest = (
-        (float(ordered[:count].mean()), float(ordered[count - 1])) if count else (math.nan, math.nan)
-    )
+    mean, longest = (float(ordered[:count].mean()), float(ordered[count - 1])) if count else (math.nan, math.nan)
     return Spread(count, n - count, mean, p50, p90, p99, longest)
 
 
@@ -597,9 +596,7 @@ def _runs(values: npt.ArrayLike, batches: int) -> Floats:
     return numbers[len(numbers) % many :].reshape(many, -1)
 
 
-def _interval(
-    center: float, each: Floats, spread: float, shape: tuple[int, ...], confidence: float
-) -> Interval:
+def _interval(center: float, each: Floats, spread: float, shape: tuple[int, ...], confidence: float) -> Interval:
     from scipy.stats import t as student
 
     level = check_number("confidence", confidence, gt=0, lt=1)

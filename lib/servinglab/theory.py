@@ -7,7 +7,7 @@ open for long (the *steady state*). Chapter 1 sets these laws beside `servinglab
 Doesn't model bursts, guests who leave, answers of several tokens, or the first minutes after opening. Each
 function says where else its formula stops being true.
 
-The exact laws come as a `Law` with means, tails P(· > t) and quantiles; `numpy` arrays of times are accepted.
+The exact laws come as a `QueueLaw` with means, tails P(· > t) and quantiles; `numpy` arrays of times are accepted.
 Accuracy: a tail is right to about 1e-10 and a quantile to about 1e-9 of itself, by sums of positive terms.
 """
 
@@ -116,9 +116,7 @@ def smallest_batch_for_fraction(fraction: float, fixed_s: float, per_request_s: 
     return max(1, math.ceil(_settle(share / (1 - share) * half_saturation_batch(fixed_s, per_request_s))))
 
 
-def utilization(
-    rate_rps: float, batch_size: float, fixed_s: float, per_request_s: float, pots: int = 1
-) -> float:
+def utilization(rate_rps: float, batch_size: float, fixed_s: float, per_request_s: float, pots: int = 1) -> float:
     """Offered load ρ = λ·(t + r·B) / (B·pots): the share of time that the pots must cook full batches.
 
     Below 1 a steady state exists; at 1 or above the line grows for ever.
@@ -279,7 +277,7 @@ def gather_quantile(q: float, rate_rps: float, batch_size: int) -> float:
 
 
 @dataclass(frozen=True)
-class Law:
+class QueueLaw:
     """How long guests wait and stay in the steady state.
 
     Attributes
@@ -332,7 +330,7 @@ class Law:
         return _quantile(self._latency_tail, q)
 
 
-def mm1(rate_rps: float, service_s: float) -> Law:
+def mm1(rate_rps: float, service_s: float) -> QueueLaw:
     """M/M/1: Poisson arrivals, exponential service times, one pot, one guest at a time.
 
     With μ = 1/service_s and ρ = λ/μ: P(wait > t) = ρ·e^{−(μ−λ)t}, P(latency > t) = e^{−(μ−λ)t}, mean wait
@@ -360,7 +358,7 @@ def mm1(rate_rps: float, service_s: float) -> Law:
     """
     rate, service, load = _check_queue(rate_rps, service_s)
     slack = (1 - load) / service  # μ − λ
-    return Law(
+    return QueueLaw(
         rate_rps=rate,
         utilization=load,
         mean_wait_s=load / slack,
@@ -370,7 +368,7 @@ def mm1(rate_rps: float, service_s: float) -> Law:
     )
 
 
-def md1(rate_rps: float, service_s: float) -> Law:
+def md1(rate_rps: float, service_s: float) -> QueueLaw:
     """M/D/1: Poisson arrivals, one guest at a time, every service as long as every other.
 
     Mean wait ρ·service_s/(2(1 − ρ)): half of M/M/1's. The law of the wait is Erlang's (1909), here by Franx's
@@ -428,7 +426,7 @@ def pollaczek_khinchine(rate_rps: float, service_s: float, service_cv: float) ->
     return float(load / (1 - load) * (1 + cv * cv) / 2 * service)
 
 
-def batch_queue(rate_rps: float, batch_size: int, service_s: float, pots: int = 1) -> Law:
+def batch_queue(rate_rps: float, batch_size: int, service_s: float, pots: int = 1) -> QueueLaw:
     """E_B/D/pots: full batches as customers. How long does a batch, once full, wait for a pot?
 
     Every B-th guest completes a batch, so batches come at Erlang(B, λ) gaps and are cooked for `service_s`
@@ -449,7 +447,7 @@ def batch_queue(rate_rps: float, batch_size: int, service_s: float, pots: int = 
 
     Returns
     -------
-    Law
+    QueueLaw
         Of batches: its rate is λ/B.
 
     Raises
@@ -473,7 +471,7 @@ def batch_queue(rate_rps: float, batch_size: int, service_s: float, pots: int = 
 
 def static_batching(
     rate_rps: float, batch_size: int, fixed_s: float, per_request_s: float, pots: int | None = 1
-) -> Law:
+) -> QueueLaw:
     """What guests of static batching live through: gathering, the batch's wait for a pot, and the cooking.
 
     The mean adds up: (B − 1)/(2λ) + the batch's mean wait + t + r·B. The P99s don't: a batch that was slow to
@@ -499,7 +497,7 @@ def static_batching(
 
     Returns
     -------
-    Law
+    QueueLaw
         Of guests; `utilization` is the load per pot, 0 if endless.
 
     Raises
@@ -546,8 +544,8 @@ def static_batching(
 
 
 @dataclass(frozen=True)
-class BulkLaw(Law):
-    """A `Law` of guests, with the sizes of the batches they are cooked in.
+class BulkLaw(QueueLaw):
+    """A `QueueLaw` of guests, with the sizes of the batches they are cooked in.
 
     Attributes
     ----------
@@ -609,9 +607,7 @@ def bulk_service(rate_rps: float, service_s: Sequence[float] | Floats) -> BulkLa
     """
     rate = check_number("rate_rps", rate_rps, gt=0)
     service = np.asarray(service_s, dtype=np.float64)
-    rising = (
-        service.ndim == 1 and service.size and np.isfinite(service).all() and (np.diff(service) >= 0).all()
-    )
+    rising = service.ndim == 1 and service.size and np.isfinite(service).all() and (np.diff(service) >= 0).all()
     if not rising or service[0] <= 0:
         raise ValueError(f"service_s must be a rising sequence of finite times > 0 s; got {service_s!r}")
     _check_stable(rate, len(service) / service[-1])
@@ -640,8 +636,8 @@ def bulk_service(rate_rps: float, service_s: Sequence[float] | Floats) -> BulkLa
 
 def _constant_service(
     rate: float, service: float, load: float, mean_wait: float, wait_tail: Callable[[float], float]
-) -> Law:
-    return Law(
+) -> QueueLaw:
+    return QueueLaw(
         rate_rps=rate,
         utilization=load,
         mean_wait_s=mean_wait,
@@ -705,7 +701,6 @@ def _check_stable(rate: float, capacity: float) -> float:
     load = rate / capacity
     if load >= 1 - _ROUNDING:
         raise ValueError(
-            f"rate_rps must be < {capacity:.6g}, what the pots can serve, or the line grows for ever; "
-            f"got {rate!r}"
+            f"rate_rps must be < {capacity:.6g}, what the pots can serve, or the line grows for ever; got {rate!r}"
         )
     return load
