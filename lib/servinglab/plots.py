@@ -199,16 +199,12 @@ def latency_histogram(
     bins = check_number("bins", bins, ge=1, integer=True)
     ax.hist(values, bins=bins, weights=np.full(len(values), 100 / len(values)), color=COLORS["blue"], alpha=0.75)
     ax.set(xlabel="latency (s)", ylabel="orders (%)")
-    stops = [("mean", float(values.mean()), ":")] + [
-        (f"P{100 * q:g}", percentile(values, q), "-") for q in marks
-    ]
+    stops = [("mean", float(values.mean()), ":")] + [(f"P{100 * q:g}", percentile(values, q), "-") for q in marks]
     top = ax.get_ylim()[1]
     for index, (name, value, style) in enumerate(stops):
         ax.axvline(value, color=COLORS["orange"], linestyle=style, linewidth=1.6)
         height = 1.0 - 0.09 * index
-        ax.annotate(
-            f"{name} {value:.3g}", (value, top * height), xytext=(4, -2), textcoords="offset points", va="top"
-        )
+        ax.annotate(f"{name} {value:.3g}", (value, top * height), xytext=(4, -2), textcoords="offset points", va="top")
     ax.set_xlim(left=min(0.0, float(values.min())))
     return ax
 
@@ -268,9 +264,7 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
     count = len(result) if first is None else min(check_number("first", first, ge=1, integer=True), len(result))
     served = np.flatnonzero(result.finished[:count])
     rows = served + 1
-    arrival, start, finish = (
-        column[served] for column in (result.arrival_s, result.scheduled_s, result.finish_s)
-    )
+    arrival, start, finish = (column[served] for column in (result.arrival_s, result.scheduled_s, result.finish_s))
     ax.barh(rows, start - arrival, left=arrival, height=0.5, color=COLORS["pale"], hatch="///", edgecolor="white")
     ax.barh(rows, finish - start, left=start, height=0.7, color=COLORS["blue"])
     ax.plot(arrival, rows, linestyle="", marker="|", color=COLORS["orange"], markersize=8, markeredgewidth=2)
@@ -344,9 +338,10 @@ def _lane(name: str, run: Result) -> dict[str, Any]:
     ends = [steps.end_ns[k : k + n].tolist() for k, n in zip(first, run.output_tokens.tolist(), strict=True)]
     scheduler = run.description["scheduler"]
     if scheduler.run_to_completion:  # a seat is free again when the whole batch is done
-        last_of_batch = {int(s): max(e[-1] for e, t in zip(ends, run.scheduled_ns, strict=True) if t == s)
-                         for s in run.scheduled_ns}  # fmt: skip
-        leaves = [last_of_batch[int(s)] for s in run.scheduled_ns]
+        done = {moment: 0 for moment in run.scheduled_ns.tolist()}
+        for moment, end in zip(run.scheduled_ns.tolist(), ends, strict=True):
+            done[moment] = max(done[moment], end[-1])
+        leaves = [done[moment] for moment in run.scheduled_ns.tolist()]
     else:
         leaves = [end[-1] for end in ends]
     seats = int(getattr(scheduler, "batch_size", 0) or getattr(scheduler, "max_num_seqs", 0))
@@ -366,7 +361,7 @@ def _lane(name: str, run: Result) -> dict[str, Any]:
         "seats": max(seats, 1 + max(order["seat"] for order in orders)),
         "last": run.duration_s,
         "orders": orders,
-        "steps": [[start / 1e9, end / 1e9] for start, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)],
+        "steps": (np.column_stack([steps.start_ns, steps.end_ns]) / 1e9).tolist(),
     }
 
 

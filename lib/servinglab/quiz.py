@@ -170,9 +170,7 @@ class Question:
             "unit": self.unit,
             "tolerance": self.tolerance,
             "choices": list(self.choices),
-            "variants": [
-                {"shown": v.shown(), "answer": v.answer, "wrong": dict(v.wrong)} for v in self.variants
-            ],
+            "variants": [{"shown": v.shown(), "answer": v.answer, "wrong": dict(v.wrong)} for v in self.variants],
         }
 
     def _near(self, number: float, value: float) -> bool:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,6 +60,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("servinglab_library", library_hash(), "env")  # a change re-reads every page
     app.connect("config-inited", _key_cache_on_library)
     app.connect("builder-inited", _write_components)
+    app.connect("build-finished", _drop_font_preloads)
     app.add_css_file("servinglab.css")
     app.add_js_file("servinglab.js", loading_method="defer")
 
@@ -73,9 +75,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _key_cache_on_library(app: Sphinx, config: Config) -> None:
-    config.nb_execution_cache_path = str(
-        Path(app.outdir).parent / ".jupyter_cache" / config.servinglab_library
-    )
+    config.nb_execution_cache_path = str(Path(app.outdir).parent / ".jupyter_cache" / config.servinglab_library)
 
 
 def _write_components(app: Sphinx) -> None:
@@ -84,6 +84,16 @@ def _write_components(app: Sphinx) -> None:
         static.mkdir(parents=True, exist_ok=True)
         (static / "servinglab.css").write_text(_web.stylesheet(), encoding="utf-8")
         (static / "servinglab.js").write_text(_web.javascript(), encoding="utf-8")
+
+
+def _drop_font_preloads(app: Sphinx, exception: Exception | None) -> None:
+    """Take out the theme's early requests for fonts: a browser refuses them, with errors, for a page from a file."""
+    if exception is None and app.builder.format == "html":
+        for page in Path(app.outdir).rglob("*.html"):
+            text = page.read_text(encoding="utf-8")
+            kept = re.sub(r'<link rel="preload" as="font"[^>]*>\s*', "", text)
+            if kept != text:
+                page.write_text(kept, encoding="utf-8")
 
 
 # --- quizzes ---------------------------------------------------------------------------------------------------------
@@ -152,8 +162,10 @@ class PartDirective(SphinxDirective):
         if (kind == "why") == bool(self.arguments):
             raise self.error(f"{self.name} takes {'no key' if kind == 'why' else 'one key'}")
         key = self.arguments[0] if self.arguments else ""
-        node = _element("div", kind, **({"data-key": key} if key else {}))
+        node = _element("details" if kind == "why" else "div", kind, **({"data-key": key} if key else {}))
         node["key"] = key
+        if kind == "why":
+            node += nodes.raw("", f"<summary>{_web.word('explanation')}</summary>", format="html")
         self.set_source_info(node)
         self.state.nested_parse(self.content, self.content_offset, node)
         return [node]

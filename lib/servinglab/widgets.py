@@ -1,6 +1,6 @@
 """Explorers: controls that change a figure, live in a notebook and in the built page.
 
-In a notebook they are ipywidgets that simulate on every move. A page has no Python behind it, so while the book is
+In a notebook they are ipywidgets that compute on every move. A page has no Python behind it, so while the book is
 built the same call computes every setting of its sliders, and the page's own script draws them.
 """
 
@@ -12,18 +12,12 @@ from functools import cache
 from typing import Any
 
 from . import theory
-from ._checks import check_number
 from ._web import Component, in_book, word
-from .metrics import percentile
-from .schedulers import StaticBatching
-from .simulate import simulate
-from .step_time import AffineStep
-from .workload import Workload, poisson
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
-FIXED_S = (0.1, 0.2, 0.4, 0.8)
-PER_REQUEST_S = (0.01, 0.02, 0.03, 0.04)
-BATCH_SIZES = (*range(1, 21), 24, 28, 32)
+FIXED_S = (0.2, 0.4, 0.8)
+PER_REQUEST_S = (0.005, 0.01, 0.02, 0.04)
+BATCH_SIZES = (1, 2, 4, 6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 20, 24, 28, 32)
 SLO_S = (0.6, 1.0, 1.4, 1.8, 2.2, 3.0)
 
 
@@ -35,10 +29,8 @@ def explore_batch(
     slo_s: Sequence[float] = SLO_S,
     *,
     start: Sequence[float] = (20, 0.4, 0.02, 15, 1.8),
-    orders: int = 20_000,
-    seed: int = 1,
 ) -> Any:
-    """Move λ, t, r, B and the limit; see throughput and P99 of static batching with one pot.
+    """Move λ, t, r, B and the limit; see the throughput and the exact P99 of static batching with one pot.
 
     Parameters
     ----------
@@ -46,10 +38,6 @@ def explore_batch(
         The stops of each slider, ascending.
     start : five numbers
         λ, t, r, B and the limit at first: each a stop of its slider.
-    orders : int
-        Orders per simulation.
-    seed : int
-        Seed of the arrivals.
 
     Returns
     -------
@@ -59,7 +47,7 @@ def explore_batch(
     Raises
     ------
     ValueError
-        If `start` isn't on the sliders.
+        If `start` isn't on the sliders, or a setting lies too near to saturation for `theory.static_batching`.
     """
     stops = {"rate": rates_rps, "fixed": fixed_s, "slope": per_request_s, "batch": batch_sizes, "slo": slo_s}
     if len(start) != len(stops):
@@ -67,17 +55,16 @@ def explore_batch(
     for (name, values), value in zip(stops.items(), start, strict=True):
         if value not in values:
             raise ValueError(f"start must be on the sliders; got {name} = {value!r}, not one of {list(values)}")
-    check_number("orders", orders, ge=100, integer=True)
     at = {name: list(values).index(value) for (name, values), value in zip(stops.items(), start, strict=True)}
     if in_book():
-        return _page(rates_rps, fixed_s, per_request_s, batch_sizes, slo_s, at, orders, seed)
-    return _live(stops, at, orders, seed)
+        return _page(rates_rps, fixed_s, per_request_s, batch_sizes, slo_s, at)
+    return _live(stops, at)
 
 
 def batch_curves(
-    rate_rps: float, fixed_s: float, per_request_s: float, batch_sizes: Sequence[int], orders: int, seed: int
+    rate_rps: float, fixed_s: float, per_request_s: float, batch_sizes: Sequence[int]
 ) -> dict[str, list[float | None]]:
-    """Capacity, simulated P99 and the first document's formula at each batch size.
+    """Capacity, exact P99 and the first document's formula at each batch size.
 
     Returns
     -------
@@ -86,30 +73,25 @@ def batch_curves(
 
     Examples
     --------
-    >>> curves = batch_curves(20, 0.4, 0.02, [10, 17], orders=2000, seed=1)
-    >>> curves["p99_s"][0] is None, curves["formula_s"][1]
-    (True, 1.54)
+    >>> batch_curves(20, 0.4, 0.02, [10, 17])
+    {'capacity_rps': [16.67, 22.97], 'p99_s': [None, 1.945], 'formula_s': [1.05, 1.54]}
     """
-    orders_in = _orders(rate_rps, orders, seed)
-    pot = AffineStep(fixed_s, per_request_s)
     capacity: list[float | None] = []
     p99: list[float | None] = []
     formula: list[float | None] = []
     for size in batch_sizes:
-        rate = theory.pot_rate(size, fixed_s, per_request_s)
-        capacity.append(_short(rate))
-        formula.append(
-            _short(theory.first_guest_wait(rate_rps, size) + fixed_s + per_request_s * size)
-        )
-        stable = rate_rps < rate * (1 - 1e-9)
-        run = simulate(orders_in, StaticBatching(size), pot) if stable else None
-        p99.append(None if run is None else _short(percentile(run.e2e_s, 0.99)))
+        capacity.append(_short(theory.pot_rate(size, fixed_s, per_request_s)))
+        p99.append(_p99(rate_rps, fixed_s, per_request_s, size))
+        wait_s = theory.first_guest_wait(rate_rps, size)
+        formula.append(_short(wait_s + fixed_s + per_request_s * size))
     return {"capacity_rps": capacity, "p99_s": p99, "formula_s": formula}
 
 
 @cache
-def _orders(rate_rps: float, orders: int, seed: int) -> Workload:
-    return poisson(rate_rps, orders, seed=seed)
+def _p99(rate_rps: float, fixed_s: float, per_request_s: float, batch_size: int) -> float | None:
+    if theory.utilization(rate_rps, batch_size, fixed_s, per_request_s) >= 1 - 1e-9:
+        return None
+    return _short(theory.static_batching(rate_rps, batch_size, fixed_s, per_request_s).latency_quantile(0.99))
 
 
 def _short(value: float) -> float:
@@ -124,11 +106,9 @@ def _page(
     batch_sizes: Sequence[int],
     slo_s: Sequence[float],
     start: dict[str, int],
-    orders: int,
-    seed: int,
 ) -> Component:
     table = [
-        [[batch_curves(rate, fixed, slope, batch_sizes, orders, seed) for slope in per_request_s] for fixed in fixed_s]
+        [[batch_curves(rate, fixed, slope, batch_sizes) for slope in per_request_s] for fixed in fixed_s]
         for rate in rates_rps
     ]
     data = {
@@ -146,7 +126,7 @@ def _page(
     return Component("explorer", data, fallback, "explorer: batch size, throughput and P99")
 
 
-def _live(stops: dict[str, Sequence[float]], start: dict[str, int], orders: int, seed: int) -> Any:
+def _live(stops: dict[str, Sequence[float]], start: dict[str, int]) -> Any:
     import ipywidgets
     import matplotlib.pyplot as plt
 
@@ -162,7 +142,7 @@ def _live(stops: dict[str, Sequence[float]], start: dict[str, int], orders: int,
 
     def draw(rate: float, fixed: float, slope: float, batch: int, slo: float) -> None:
         sizes = list(stops["batch"])
-        curves = batch_curves(rate, fixed, slope, [int(size) for size in sizes], orders, seed)
+        curves = batch_curves(rate, fixed, slope, [int(size) for size in sizes])
         p99 = [math.nan if value is None else value for value in curves["p99_s"]]
         capacity = [float(value or 0) for value in curves["capacity_rps"]]
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")

@@ -81,8 +81,7 @@ class Component:
 
     def _repr_html_(self) -> str:
         markup = (
-            f'<div class="sl-component" data-sl="{escape(self.kind)}">'
-            f"{data_element(self.data)}{self.fallback}</div>"
+            f'<div class="sl-component" data-sl="{escape(self.kind)}">{data_element(self.data)}{self.fallback}</div>'
         )
         if in_book():
             return markup

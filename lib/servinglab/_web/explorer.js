@@ -71,7 +71,7 @@ mount('[data-sl="explorer"]', (root, data) => {
     html('figure', {}, throughput.root,
       html('figcaption', { class: 'sl-legend' }, swatch('capacity', 'capacity'), swatch('offered', 'offered'), swatch('limit', 'limit'))),
     html('figure', {}, latency.root,
-      html('figcaption', { class: 'sl-legend' }, swatch('p99', 'p99_simulated'), swatch('formula', 'p99_formula'), swatch('slo', 'slo'))));
+      html('figcaption', { class: 'sl-legend' }, swatch('p99', 'p99_exact'), swatch('formula', 'p99_formula'), swatch('slo', 'slo'))));
 
   function draw() {
     const rate = data.rates_rps[picked.rate];
@@ -84,7 +84,8 @@ mount('[data-sl="explorer"]', (root, data) => {
     const limit = 1 / data.per_request_s[picked.slope];
     const found = p99.filter((value) => value !== null);
     const width = Math.max(200, Math.floor(throughput.root.parentElement.clientWidth));
-    const topRate = Math.max(...capacity, rate) * 1.12;
+    const most = Math.max(...capacity, rate);
+    const topRate = (limit < 2.5 * most ? Math.max(most, limit) : most) * 1.1;
     const topP99 = Math.max(slo * 1.3, found.length ? Math.min(Math.max(...found), 3.5 * Math.min(...found)) * 1.1 : 0);
     throughput.draw(width, data.batch_sizes, topRate,
       [{ kind: 'capacity', points: pair(capacity), marks: true }],

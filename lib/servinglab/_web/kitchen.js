@@ -286,7 +286,7 @@ mount('[data-sl="kitchen"]', (root, data) => {
   root.setAttribute('aria-label', word('kitchen_label'));
   root.prepend(
     html('div', { class: 'sl-row sl-controls' }, play,
-      button('restart', '⏮', () => 0), button('back', '◂', eventBefore), button('step', '▸', nextEvent),
+      button('restart', '|◂', () => 0), button('back', '◂', eventBefore), button('step', '▸', nextEvent),
       scrub, clock, html('label', { for: speedId }, word('speed')), speed),
     ...lanes.map((lane) => lane.root),
     html('p', { class: 'sl-legend' }, key('left', 'step_left'), key('done', 'step_done'), key('stays', 'done_waits'),
