@@ -12,7 +12,7 @@ A scheduler is plain data plus one method, `admit`, which both engines follow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
 from ._checks import check_choice, check_number
@@ -134,12 +134,38 @@ class DynamicBatching:
 class ContinuousBatching:
     """Re-form the batch at every step: finished requests leave and the line fills the free seats.
 
-    With kitchen orders of one step this is "take what is there, up to `max_num_seqs`".
+    With kitchen orders of one step this is "take what is there, up to `max_num_seqs`". With a budget of tokens or a KV
+    cache it follows vLLM's V1 scheduler (see `servinglab.paged`), and the settings below `max_num_batched_tokens`
+    count. Their names and defaults are vLLM 0.32's where it has them, but for prefix caching and asynchronous
+    scheduling, which vLLM turns on: here they are off unless asked for.
 
     Parameters
     ----------
     max_num_seqs : int
         The most requests in a pot at once. At least 1.
+    max_num_batched_tokens : int, optional
+        The most tokens that one step computes, prompts and answers together. At least `max_num_seqs`. None: no limit.
+    chunked_prefill : bool
+        Whether a prompt may be computed in pieces over several steps.
+    long_prefill_token_threshold : int
+        While more than one request is here, the most tokens of one request in a step; 0 for no such limit.
+    adaptive_threshold : bool
+        Whether that threshold grows to an even share of the budget where the share is larger.
+    policy : {"fcfs", "priority"}
+        Who waits at the head and who is preempted: by arrival, or by (priority, arrival), the smallest first.
+    max_num_active_seqs : int, optional
+        A tighter cap on running requests. None: `max_num_seqs`.
+    max_model_len : int, optional
+        The most tokens of one request, prompt and answer; longer ones are rejected. None: no limit.
+    full_prompt_gate : bool
+        Whether a request is admitted only if blocks for all its present tokens are free, not only for the first chunk.
+    watermark : float
+        Share of the blocks that admission leaves free while something runs. In [0, 1).
+    prefix_caching : bool
+        Whether full blocks are kept after use and shared by requests whose prompts begin alike.
+    async_scheduling : bool
+        Whether a step is scheduled before the step before it has come back, so that a finished request holds its seat
+        and blocks for one more step.
 
     Examples
     --------
@@ -148,12 +174,46 @@ class ContinuousBatching:
     """
 
     max_num_seqs: int
+    max_num_batched_tokens: int | None = None
+    _: KW_ONLY
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    adaptive_threshold: bool = False
+    policy: str = "fcfs"
+    max_num_active_seqs: int | None = None
+    max_model_len: int | None = None
+    full_prompt_gate: bool = True
+    watermark: float = 0.0
+    prefix_caching: bool = False
+    async_scheduling: bool = False
     streaming: ClassVar[bool] = True
     run_to_completion: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        value = check_number("max_num_seqs", self.max_num_seqs, ge=1, integer=True)
-        object.__setattr__(self, "max_num_seqs", value)
+        def whole(name: str, **bounds: float) -> None:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_number(name, value, integer=True, **bounds))
+
+        whole("max_num_seqs", ge=1)
+        whole("max_num_batched_tokens", ge=self.max_num_seqs)
+        whole("max_model_len", ge=2)
+        if not self.chunked_prefill and self.max_num_batched_tokens is not None and self.max_model_len is not None:
+            whole("max_num_batched_tokens", ge=self.max_model_len)
+        whole("long_prefill_token_threshold", ge=0, **({"le": self.max_model_len} if self.max_model_len else {}))
+        check_choice("policy", self.policy, ("fcfs", "priority"))
+        whole("max_num_active_seqs", ge=1, le=self.max_num_seqs)
+        object.__setattr__(self, "watermark", check_number("watermark", self.watermark, ge=0, lt=1))
+
+    @property
+    def seats(self) -> int:
+        """The most requests that run at once."""
+        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether any setting beyond the number of seats is in use."""
+        return self != ContinuousBatching(self.max_num_seqs)
 
     def admit(self, waiting: int, running: int, oldest_ns: int, now_ns: int, more_to_come: bool) -> int:
         """As many as there are free seats."""

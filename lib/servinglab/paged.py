@@ -1,0 +1,450 @@
+"""Who is in the next step when tokens and memory are short? The rules of vLLM's V1 scheduler.
+
+`PagedScheduler` decides, step by step, how many tokens of which requests are computed, and which blocks of KV cache
+they hold. It knows nothing of time: the engines ask it for a step (`schedule`), let the step pass, and hand the step
+back (`finish`). Its rules were read from vLLM 0.32.0 and are held against traces of the real scheduler.
+
+Modelled: running requests first, a budget of tokens a step, chunked prefill, caps on sequences, a threshold for long
+prompts, blocks taken when a request is scheduled, the full-prompt gate, the watermark, preemption by recompute, first
+come first served and priorities, prefix caching, asynchronous scheduling. Not modelled: speculative decoding, sliding
+windows, several groups of layers, KV transfer, beams.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._checks import check_number
+from .schedulers import ContinuousBatching
+
+
+NO_LIMIT = 2**60  # tokens or blocks that nobody can use up
+
+
+class _Block:
+    __slots__ = ("key", "users")
+
+    def __init__(self) -> None:
+        self.key: Hashable | None = None  # what it holds, once it is full and may be shared
+        self.users = 1
+
+
+class BlockPool:
+    """Blocks of KV cache; of the free ones, those that hold nothing are taken first, then the longest unused.
+
+    Parameters
+    ----------
+    num_blocks : int
+        Usable blocks.
+    caching : bool
+        Whether a full block keeps what it holds until it is taken again.
+    """
+
+    def __init__(self, num_blocks: int, caching: bool) -> None:
+        self._caching = caching
+        self._empty = num_blocks  # free blocks that hold nothing: they need no identity
+        self._unused: OrderedDict[_Block, None] = OrderedDict()  # free blocks that hold something, oldest first
+        self._held: dict[Hashable, _Block] = {}
+
+    @property
+    def free(self) -> int:
+        """How many blocks are free."""
+        return self._empty + len(self._unused)
+
+    def find(self, keys: Iterator[Hashable]) -> list[_Block]:
+        """The blocks that hold these contents, up to the first that none holds."""
+        found: list[_Block] = []
+        if self._caching:
+            for key in keys:
+                block = self._held.get(key)
+                if block is None:
+                    break
+                found.append(block)
+        return found
+
+    def unused(self, blocks: list[_Block]) -> int:
+        """How many of these blocks lie among the free ones."""
+        return sum(block.users == 0 for block in blocks)
+
+    def share(self, blocks: list[_Block]) -> None:
+        """Use blocks that are held already."""
+        for block in blocks:
+            if block.users == 0:
+                del self._unused[block]
+            block.users += 1
+
+    def take(self, count: int) -> list[_Block]:
+        """Take free blocks; what they held is gone."""
+        from_empty = min(count, self._empty)
+        self._empty -= from_empty
+        for _ in range(count - from_empty):
+            block, _nothing = self._unused.popitem(last=False)
+            del self._held[block.key]
+        return [_Block() for _ in range(count)]
+
+    def keep(self, block: _Block, key: Hashable) -> None:
+        """Note what a full block holds, unless another block holds the same."""
+        if self._caching and block.key is None and key not in self._held:
+            block.key = key
+            self._held[key] = block
+
+    def give_back(self, blocks: list[_Block]) -> None:
+        """End one use of each, the tail first, so that a tail block is taken again before a head block."""
+        for block in reversed(blocks):
+            block.users -= 1
+            if block.users == 0:
+                if block.key is None:
+                    self._empty += 1
+                else:
+                    self._unused[block] = None
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request as the scheduler sees it.
+
+    Attributes
+    ----------
+    number : int
+        The workload's index; earlier numbers came earlier.
+    prompt_tokens, output_tokens : int
+    priority : int
+        Smaller is more urgent.
+    key : callable
+        Says what the i-th full block holds; equal keys are equal contents, all that came before included.
+    outputs : int
+        Tokens of the answer that have come back.
+    in_flight : int
+        Tokens whose step hasn't come back (asynchronous scheduling).
+    computed : int
+        Tokens whose KV is in the cache, those of the step under way included.
+    blocks : list
+    preemptions : int
+    """
+
+    number: int
+    prompt_tokens: int
+    output_tokens: int
+    priority: int
+    key: Callable[[int], Hashable]
+    outputs: int = 0
+    in_flight: int = 0
+    computed: int = 0
+    blocks: list[_Block] = field(default_factory=list)
+    preemptions: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are known: the prompt and what has come back of the answer."""
+        return self.prompt_tokens + self.outputs
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """The smallest goes first, the largest is preempted first."""
+        return self.priority, self.number
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step computes of one request: `tokens` from position `start`; `emits` says whether a token comes out."""
+
+    sequence: Sequence
+    start: int
+    tokens: int
+    emits: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its chunks in order, and who was preempted to make room."""
+
+    chunks: list[Chunk]
+    preempted: list[Sequence]
+
+
+class _Waiting:
+    """The line: a queue whose head the preempted join, or a heap by urgency."""
+
+    def __init__(self, policy: str) -> None:
+        self._by_priority = policy == "priority"
+        self._queue: deque[Sequence] = deque()
+        self._heap: list[tuple[tuple[int, int], Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap) if self._by_priority else len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (s for _, s in sorted(self._heap, key=lambda e: e[0])) if self._by_priority else iter(self._queue)
+
+    def join(self, sequence: Sequence, preempted: bool = False) -> None:
+        if self._by_priority:
+            heapq.heappush(self._heap, (sequence.urgency, sequence))
+        elif preempted:
+            self._queue.appendleft(sequence)
+        else:
+            self._queue.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        if self._by_priority:
+            self._heap.remove((sequence.urgency, sequence))
+            heapq.heapify(self._heap)
+        else:
+            self._queue.remove(sequence)
+
+    def head(self) -> Sequence:
+        return self._heap[0][1] if self._by_priority else self._queue[0]
+
+    def pop(self) -> Sequence:
+        return heapq.heappop(self._heap)[1] if self._by_priority else self._queue.popleft()
+
+
+class PagedScheduler:
+    """Decides each step; holds who runs, who waits and the pool of blocks.
+
+    Parameters
+    ----------
+    rules : ContinuousBatching
+        The settings.
+    num_blocks : int, optional
+        Blocks of KV cache that requests can use (vLLM's log counts one more, its null block). None: no limit.
+    block_size : int
+        Tokens in a block.
+
+    Examples
+    --------
+    >>> from servinglab import ContinuousBatching
+    >>> engine = PagedScheduler(ContinuousBatching(8, 16), num_blocks=8, block_size=4)
+    >>> engine.add(Sequence(0, prompt_tokens=20, output_tokens=2, priority=0, key=lambda i: (0, i)))
+    >>> for _ in range(3):
+    ...     step = engine.schedule()
+    ...     print([(c.start, c.tokens, c.emits) for c in step.chunks], engine.used_blocks)
+    ...     done = engine.finish(step)
+    [(0, 16, False)] 4
+    [(16, 4, True)] 5
+    [(20, 1, True)] 6
+    >>> [s.number for s in done], engine.used_blocks
+    ([0], 0)
+    """
+
+    def __init__(self, rules: ContinuousBatching, num_blocks: int | None = None, block_size: int = 16) -> None:
+        self.rules = rules
+        self.block_size = check_number("block_size", block_size, ge=1, integer=True)
+        self.num_blocks = NO_LIMIT if num_blocks is None else check_number("num_blocks", num_blocks, ge=1, integer=True)
+        self.pool = BlockPool(self.num_blocks, rules.prefix_caching)
+        self.running: list[Sequence] = []
+        self.waiting = _Waiting(rules.policy)
+        self.hit_tokens = 0
+        self._budget = rules.max_num_batched_tokens or NO_LIMIT
+        self._longest = rules.max_model_len or NO_LIMIT
+        self._watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
+
+    @property
+    def used_blocks(self) -> int:
+        """Blocks in use."""
+        return self.num_blocks - self.pool.free
+
+    def check_start(self) -> None:
+        """Refuse a pool that can't hold one request of `max_model_len`, as the engine itself does when it starts."""
+        longest = self.rules.max_model_len
+        if longest is not None and self._blocks(longest) > self.num_blocks:
+            raise ValueError(
+                f"num_blocks must hold one request of max_model_len = {longest} tokens, "
+                f"{self._blocks(longest)} blocks; got {self.num_blocks}"
+            )
+
+    def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
+        """Why such a request can never be served to its end; None if it can."""
+        total = prompt_tokens + output_tokens
+        if total > self._longest:
+            return f"{total} tokens are more than max_model_len = {self._longest}"
+        if self._blocks(total - 1) > self.num_blocks:
+            return f"{self._blocks(total - 1)} blocks at its end are more than the pool's {self.num_blocks}"
+        if not self.rules.chunked_prefill and total - 1 > self._budget:
+            return f"{total - 1} tokens to compute at once are more than max_num_batched_tokens = {self._budget}"
+        return None
+
+    def add(self, sequence: Sequence) -> None:
+        """A request comes.
+
+        Raises
+        ------
+        ValueError
+            If it can never be served to its end (`why_never`): a real engine would wait for ever.
+        """
+        reason = self.why_never(sequence.prompt_tokens, sequence.output_tokens)
+        if reason is not None:
+            raise ValueError(f"request {sequence.number} can never be served: {reason}")
+        self.waiting.join(sequence)
+
+    def schedule(self) -> Step:
+        """Decide the next step: running requests first, in their order, then the head of the line while it fits."""
+        rules, budget = self.rules, self._budget
+        threshold = self._threshold()
+        chunks: dict[Sequence, int] = {}
+        preempted: list[Sequence] = []
+
+        i = 0
+        while i < len(self.running) and budget > 0:
+            sequence = self.running[i]
+            tokens = sequence.tokens + sequence.in_flight - sequence.computed
+            if threshold:
+                tokens = min(tokens, threshold)
+            tokens = min(tokens, budget, self._longest - 1 - sequence.computed)
+            if tokens <= 0 or self._ends_in_flight(sequence):
+                i += 1
+                continue
+            while not self._hold(sequence, tokens):
+                victim = self._victim()
+                self.running.remove(victim)
+                if victim in chunks:
+                    budget += chunks.pop(victim)
+                    i -= 1
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is sequence:
+                    break
+            if sequence in preempted:
+                break
+            chunks[sequence] = tokens
+            budget -= tokens
+            i += 1
+
+        while not preempted and self.waiting and budget > 0 and len(self.running) < rules.seats:
+            sequence = self.waiting.head()
+            hits = self.pool.find(sequence.key(k) for k in range((sequence.tokens - 1) // self.block_size))
+            start = len(hits) * self.block_size
+            tokens = sequence.tokens - start
+            if threshold:
+                tokens = min(tokens, threshold)
+            if not rules.chunked_prefill and tokens > budget:
+                break
+            tokens = min(tokens, budget)
+            if not self._fits(sequence, hits, start + tokens):
+                break
+            self.waiting.pop()
+            self.pool.share(hits)
+            sequence.blocks = hits
+            sequence.computed = start
+            self.hit_tokens += start
+            self._hold(sequence, tokens)
+            self.running.append(sequence)
+            chunks[sequence] = tokens
+            budget -= tokens
+
+        return Step([self._begin(sequence, tokens) for sequence, tokens in chunks.items()], preempted)
+
+    def finish(self, step: Step) -> list[Sequence]:
+        """A step comes back: whoever's tokens were all computed gets one more; the finished leave."""
+        done = []
+        for chunk in step.chunks:
+            sequence = chunk.sequence
+            if not chunk.emits:
+                continue
+            sequence.outputs += 1
+            sequence.in_flight -= 1
+            if sequence.outputs == sequence.output_tokens:
+                done.append(sequence)
+                if sequence in self.running:
+                    self.running.remove(sequence)
+                else:  # preempted while its last token was under way
+                    self.waiting.remove(sequence)
+                self.pool.give_back(sequence.blocks)
+                sequence.blocks = []
+            elif sequence.computed:  # not preempted meanwhile: the new token may have filled a block
+                self._keep_full(sequence)
+        return done
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def _threshold(self) -> int:
+        rules, here = self.rules, len(self.running) + len(self.waiting)
+        if not rules.long_prefill_token_threshold or here <= 1:
+            return 0
+        if rules.adaptive_threshold:
+            return max(rules.long_prefill_token_threshold, self._budget // here)
+        return rules.long_prefill_token_threshold
+
+    def _ends_in_flight(self, sequence: Sequence) -> bool:
+        """Whether the step under way brings the request's last token, so that another would be too much."""
+        return sequence.outputs + sequence.in_flight >= sequence.output_tokens
+
+    def _hold(self, sequence: Sequence, tokens: int) -> bool:
+        """Take the blocks that the request needs for so many more tokens; False if there aren't enough."""
+        short = self._blocks(sequence.computed + tokens) - len(sequence.blocks)
+        if short > self.pool.free:
+            return False
+        sequence.blocks += self.pool.take(max(0, short))
+        known = min(sequence.computed + tokens, sequence.tokens)
+        self._keep_full(sequence, known)
+        return True
+
+    def _keep_full(self, sequence: Sequence, tokens: int | None = None) -> None:
+        if self.rules.prefix_caching:
+            known = min(sequence.computed, sequence.tokens) if tokens is None else tokens
+            for k in range(min(known // self.block_size, len(sequence.blocks))):
+                self.pool.keep(sequence.blocks[k], sequence.key(k))
+
+    def _victim(self) -> Sequence:
+        if self.rules.policy == "priority":
+            return max(self.running, key=lambda sequence: sequence.urgency)
+        return self.running[-1]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.pool.give_back(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.waiting.join(sequence, preempted=True)
+
+    def _fits(self, sequence: Sequence, hits: list[_Block], tokens: int) -> bool:
+        """Whether blocks for the chunk, and for all present tokens behind the gate, are free beyond the watermark."""
+        spare = self.pool.free - self.pool.unused(hits) - (self._watermark_blocks if self.running else 0)
+        if self.rules.full_prompt_gate:
+            tokens = max(tokens, min(sequence.tokens, self._longest))
+        return self._blocks(tokens) - len(hits) <= spare
+
+    def _begin(self, sequence: Sequence, tokens: int) -> Chunk:
+        start = sequence.computed
+        sequence.computed += tokens
+        emits = sequence.computed >= sequence.tokens + sequence.in_flight
+        if emits:
+            sequence.in_flight += 1
+        return Chunk(sequence, start, tokens, emits)
+
+
+def prefix_keys(number: int, prefix_ids: Any, prefix_tokens: int, block_size: int) -> Callable[[int], Hashable]:
+    """What each block of a request holds, from the ids of its prompt's pieces.
+
+    Parameters
+    ----------
+    number : int
+        The request, for blocks that nobody else can hold.
+    prefix_ids : sequence of int or None
+        One id a piece of `prefix_tokens` tokens, equal where the prompts are equal up to there.
+    prefix_tokens : int
+        Tokens in a piece; a multiple of `block_size`.
+    block_size : int
+
+    Examples
+    --------
+    >>> key = prefix_keys(7, [40, 41], prefix_tokens=8, block_size=4)
+    >>> [key(k) for k in range(5)]
+    [('prefix', 40, 0), ('prefix', 40, 1), ('prefix', 41, 0), ('prefix', 41, 1), (7, 4)]
+    """
+    if prefix_ids is None:
+        return lambda k: (number, k)
+    if prefix_tokens % block_size:
+        raise ValueError(f"prefix_tokens must be a multiple of block_size = {block_size}; got {prefix_tokens}")
+    per_piece = prefix_tokens // block_size
+    ids = [int(i) for i in prefix_ids]
+
+    def key(k: int) -> Hashable:
+        piece, part = divmod(k, per_piece)
+        return ("prefix", ids[piece], part) if piece < len(ids) else (number, k)
+
+    return key
