@@ -379,3 +379,320 @@ def run(
             n_begun += 1
         for i in range(n_begun):
             pot[begun[i], S_WAITING] = state[TAIL] - state[HEAD]
+
+
+# ---- tokens and blocks: ContinuousBatching with a budget and a KV cache, as servinglab.paged decides it ----
+
+# state of `run_tokens`, beside the arrays
+(
+    T_NOW, T_STEP, T_NEXT, T_HEAD, T_TAIL, T_STACK, T_COUNT, T_DECODING, T_PARTIAL, T_LAST, T_FREE, T_KV, T_SPARE,
+    T_PENDING, T_DONE, T_SEEN, T_LATE, T_LOST, T_ANSWERED,
+) = range(19)  # fmt: skip
+TOKEN_STATE = 19
+
+# a seat of a running request: who, its neighbours in running order and in the wheel, and how far it is
+(
+    Q_REQUEST, Q_BEFORE, Q_AFTER, Q_WHEEL_BEFORE, Q_WHEEL_AFTER, Q_OFFSET, Q_ENDS, Q_TOKENS, Q_COMPUTED, Q_LAST, Q_LEFT,
+) = range(11)  # fmt: skip
+SEAT_COLUMNS = 11
+
+# a preempted request: who, tokens to compute again, when its last token came (-1: none), tokens still to come
+STACK_COLUMNS = 4
+
+TOKEN_ROW_COLUMNS = 12  # start, end, steps, running, charged, prefill, decode, first, kv, waiting, blocks, preempted
+
+
+@njit(cache=True)
+def _unseat(state: Any, seat: Any, q: int) -> None:
+    """Take a seat out of the running order and put it among the spare ones."""
+    before, after = seat[q, Q_BEFORE], seat[q, Q_AFTER]
+    if before >= 0:
+        seat[before, Q_AFTER] = after
+    if after >= 0:
+        seat[after, Q_BEFORE] = before
+    else:
+        state[T_LAST] = before
+    seat[q, Q_AFTER] = state[T_SPARE]
+    state[T_SPARE] = q
+    state[T_COUNT] -= 1
+
+
+@njit(cache=True)
+def run_tokens(
+    # the workload
+    arrival: Any, prompt: Any, output: Any, reject: Any, think: Any, clients: int,
+    # the scheduler and the pool
+    seats: int, budget: int, chunked: bool, gate: bool, watermark: int, blocks: int, block_size: int, limited: bool,
+    # the step time
+    fixed: int, per_request: int, per_prefill: int, per_kv: int,
+    # what becomes of the requests
+    scheduled: Any, first_token: Any, finish: Any, preemptions: Any,
+    # the engine's memory
+    state: Any, waited: Any, seat: Any, wheel: Any, need: Any, stack: Any, order: Any,
+    pending_time: Any, pending_request: Any,
+    # the log
+    rows: Any, row_waited: Any, late: Any,
+) -> int:  # fmt: skip
+    """Serve on until everything is done or the log is full; return the number of rows written.
+
+    First come first served, synchronous, without thresholds and without a prefix cache. Steps are numbered; a decoding
+    request's place in the cache is the step's number plus its offset, so that nothing is touched while it decodes.
+    `need[p]` counts those who need a new block at steps ≡ p; `wheel[s]` lists those whose last token comes at step s.
+    """
+    n = len(arrival)
+    used, full, wheel_size = 0, len(rows), len(wheel)
+    mask = wheel_size - 1
+    state[T_LATE] = 0
+
+    while True:
+        # ---- who has come
+        now = state[T_NOW]
+        while True:
+            at = FAR
+            if clients > 0:
+                if state[T_PENDING] > 0:
+                    at = pending_time[0]
+            elif state[T_NEXT] < n:
+                at = arrival[state[T_NEXT]]
+            if at >= now and clients > 0 and state[T_ANSWERED] > 0:  # those answered now send again
+                while state[T_ANSWERED] > 0:
+                    state[T_ANSWERED] -= 1
+                    if state[T_NEXT] < n:
+                        k = state[T_NEXT]
+                        state[T_NEXT] += 1
+                        state[T_PENDING] = _push(pending_time, pending_request, state[T_PENDING], now + think[k], k)
+                continue
+            if at > now:
+                break
+            waiting = state[T_TAIL] - state[T_HEAD] + state[T_STACK]
+            waited[0] += float(waiting) * float(at - state[T_SEEN])
+            state[T_SEEN] = at
+            if clients > 0:
+                r = pending_request[0]
+                state[T_PENDING] = _pop(pending_time, pending_request, state[T_PENDING])
+                arrival[r] = at
+                if reject[r]:
+                    state[T_DONE] += 1
+                    if state[T_NEXT] < n:
+                        k = state[T_NEXT]
+                        state[T_NEXT] += 1
+                        state[T_PENDING] = _push(pending_time, pending_request, state[T_PENDING], at + think[k], k)
+                    continue
+                order[state[T_TAIL]] = r
+            else:
+                state[T_NEXT] += 1
+            state[T_TAIL] += 1
+        waiting = state[T_TAIL] - state[T_HEAD] + state[T_STACK]
+        waited[0] += float(waiting) * float(now - state[T_SEEN])
+        state[T_SEEN] = now
+
+        if state[T_COUNT] == 0 and waiting == 0:
+            if at == FAR:
+                state[T_NOW] = FAR
+                return used
+            state[T_NOW] = at
+            continue
+        if used == full or state[T_LATE] + seats >= len(late):
+            return used
+
+        # ---- those who run: blocks for their next tokens, or the last to come makes room
+        s = state[T_STEP]
+        phase = s % block_size
+        partial = state[T_PARTIAL]
+        chunk = np.int64(0)
+        lost = 0
+        while state[T_COUNT] > 0:
+            demand = need[phase]
+            chunk = np.int64(0)
+            if partial >= 0:
+                done = seat[partial, Q_COMPUTED]
+                chunk = min(seat[partial, Q_TOKENS] - done, budget - state[T_DECODING])  # at least 1: budget >= seats
+                demand += -(-(done + chunk) // block_size) + (-done // block_size)
+            if not limited or demand <= state[T_FREE]:
+                break
+            q = state[T_LAST]
+            r = seat[q, Q_REQUEST]
+            top = state[T_STACK]
+            stack[top, 0] = r
+            if q == partial:
+                held = -(-seat[q, Q_COMPUTED] // block_size)
+                stack[top, 1], stack[top, 2] = seat[q, Q_TOKENS], seat[q, Q_LAST]
+                stack[top, 3] = seat[q, Q_LEFT]
+                partial = -1
+            else:
+                done = s + seat[q, Q_OFFSET]
+                held = -(-done // block_size)
+                stack[top, 1], stack[top, 2], stack[top, 3] = done + 1, now, seat[q, Q_ENDS] - s + 1
+                need[-seat[q, Q_OFFSET] % block_size] -= 1
+                state[T_DECODING] -= 1
+                state[T_KV] -= done
+                before, after = seat[q, Q_WHEEL_BEFORE], seat[q, Q_WHEEL_AFTER]
+                if before >= 0:
+                    seat[before, Q_WHEEL_AFTER] = after
+                else:
+                    wheel[seat[q, Q_ENDS] & mask] = after
+                if after >= 0:
+                    seat[after, Q_WHEEL_BEFORE] = before
+            state[T_STACK] += 1
+            state[T_FREE] += held
+            preemptions[r] += 1
+            waiting += 1
+            lost += 1
+            _unseat(state, seat, q)
+        state[T_PARTIAL] = partial
+        state[T_LOST] += lost
+        if lost > 0 and state[T_COUNT] == 0:
+            continue  # nobody is left to run: the line may try again at once
+
+        decoding = state[T_DECODING]
+        charged, kv, prefill = decoding, state[T_KV] + decoding, np.int64(0)
+        taken = need[phase]
+        mark = np.int64(-1)  # the first seat whose prompt is complete after this step, if any
+        if partial >= 0:
+            done = seat[partial, Q_COMPUTED]
+            charged += 1
+            kv += done + chunk
+            if chunk > 1 or done < prompt[seat[partial, Q_REQUEST]]:
+                prefill += chunk
+            taken += -(-(done + chunk) // block_size) + (-done // block_size)
+            seat[partial, Q_COMPUTED] = done + chunk
+            if done + chunk == seat[partial, Q_TOKENS]:
+                mark = partial
+                state[T_PARTIAL] = -1
+        state[T_FREE] -= taken
+
+        # ---- those who wait: the head, while it fits
+        left = budget - decoding - chunk
+        admitted = 0
+        while lost == 0 and waiting > 0 and left > 0 and state[T_COUNT] < seats:
+            if state[T_STACK] > 0:
+                top = state[T_STACK] - 1
+                r, tokens = stack[top, 0], stack[top, 1]
+            else:
+                r = order[state[T_HEAD]] if clients > 0 else state[T_HEAD]
+                tokens = prompt[r]
+            if not chunked and tokens > left:
+                break
+            chunk = min(tokens, left)
+            if limited:
+                wanted = -(-(tokens if gate else chunk) // block_size)
+                if wanted > state[T_FREE] - (watermark if state[T_COUNT] > 0 else 0):
+                    break
+            q = state[T_SPARE]
+            state[T_SPARE] = seat[q, Q_AFTER]
+            if state[T_STACK] > 0:
+                state[T_STACK] -= 1
+                seat[q, Q_LAST], seat[q, Q_LEFT] = stack[top, 2], stack[top, 3]
+                if scheduled[r] < 0:
+                    scheduled[r] = now
+            else:
+                state[T_HEAD] += 1
+                seat[q, Q_LAST], seat[q, Q_LEFT] = -1, output[r]
+                scheduled[r] = now
+            seat[q, Q_REQUEST], seat[q, Q_TOKENS], seat[q, Q_COMPUTED] = r, tokens, chunk
+            last = state[T_LAST]
+            seat[q, Q_BEFORE], seat[q, Q_AFTER] = last, -1
+            if last >= 0:
+                seat[last, Q_AFTER] = q
+            state[T_LAST] = q
+            state[T_COUNT] += 1
+            state[T_FREE] -= -(-chunk // block_size)
+            charged += 1
+            kv += chunk
+            prefill += chunk
+            left -= chunk
+            waiting -= 1
+            admitted += 1
+            if chunk < tokens:
+                state[T_PARTIAL] = q
+            elif mark < 0:
+                mark = q
+
+        # ---- one step, or as many as pass before anything changes
+        steps = np.int64(1)
+        base = fixed + per_request * charged + per_prefill * prefill
+        if admitted == 0 and lost == 0 and partial < 0:
+            ends = s
+            while wheel[ends & mask] < 0:
+                ends += 1
+            steps = ends - s + 1
+            if waiting == 0 and state[T_COUNT] < seats and decoding < budget and at != FAR and steps > 1:
+                gap = at - now
+                if per_kv == 0:
+                    each = max(1, (base + HALF) // NS)
+                    steps = min(steps, -(-gap // each))
+                elif _span_ns(base, per_kv, kv, charged, steps) > gap:
+                    steps = _steps_to(base, per_kv, kv, charged, steps, gap)
+            if limited and steps > 1 and decoding * (steps // block_size + 1) > state[T_FREE]:
+                fit = np.int64(1)
+                while fit < steps and need[(s + fit) % block_size] <= state[T_FREE]:
+                    state[T_FREE] -= need[(s + fit) % block_size]
+                    fit += 1
+                steps = fit
+            elif limited and steps > 1:
+                whole = (steps - 1) // block_size
+                state[T_FREE] -= whole * decoding
+                for i in range(1 + whole * block_size, steps):
+                    state[T_FREE] -= need[(s + i) % block_size]
+        end = now + _span_ns(base, per_kv, kv, charged, steps)
+
+        running, in_use = state[T_COUNT], blocks - state[T_FREE]
+
+        # ---- the tokens come out
+        firsts = 0
+        state[T_KV] += decoding * steps
+        last_step = s + steps - 1
+        while mark >= 0 and mark != state[T_PARTIAL]:
+            q, mark = mark, seat[mark, Q_AFTER]
+            r, tokens = seat[q, Q_REQUEST], seat[q, Q_TOKENS]
+            if seat[q, Q_LAST] < 0:
+                first_token[r] = end
+                firsts += 1
+            else:
+                late[state[T_LATE]] = end - seat[q, Q_LAST]
+                state[T_LATE] += 1
+            remaining = seat[q, Q_LEFT] - 1
+            if remaining == 0:
+                finish[r] = end
+                state[T_DONE] += 1
+                state[T_FREE] += -(-tokens // block_size)
+                _unseat(state, seat, q)
+                state[T_ANSWERED] += 1
+                continue
+            seat[q, Q_OFFSET] = tokens - (s + 1)
+            seat[q, Q_ENDS] = s + remaining
+            need[-seat[q, Q_OFFSET] % block_size] += 1
+            state[T_DECODING] += 1
+            state[T_KV] += tokens
+            bucket = (s + remaining) & mask
+            after = wheel[bucket]
+            seat[q, Q_WHEEL_BEFORE], seat[q, Q_WHEEL_AFTER] = -1, after
+            if after >= 0:
+                seat[after, Q_WHEEL_BEFORE] = q
+            wheel[bucket] = q
+
+        rows[used, 0], rows[used, 1], rows[used, 2], rows[used, 3] = now, end, steps, running
+        rows[used, 4], rows[used, 5], rows[used, 6], rows[used, 7] = charged, prefill, decoding, firsts
+        rows[used, 8], rows[used, 9], rows[used, 10], rows[used, 11] = kv, waiting, in_use, state[T_LOST]
+        row_waited[used] = waited[0] / 1e9
+        state[T_LOST] = 0
+        waited[0] = 0.0
+
+        q = wheel[last_step & mask]
+        wheel[last_step & mask] = -1
+        while q >= 0:
+            after = seat[q, Q_WHEEL_AFTER]
+            r = seat[q, Q_REQUEST]
+            held = last_step + seat[q, Q_OFFSET] + 1
+            finish[r] = end
+            state[T_DONE] += 1
+            state[T_FREE] += -(-held // block_size)
+            need[-seat[q, Q_OFFSET] % block_size] -= 1
+            state[T_DECODING] -= 1
+            state[T_KV] -= held
+            _unseat(state, seat, q)
+            state[T_ANSWERED] += 1
+            q = after
+        used += 1
+        state[T_NOW] = end
+        state[T_STEP] = s + steps

@@ -238,9 +238,9 @@ class PagedScheduler:
         self.running: list[Sequence] = []
         self.waiting = _Waiting(rules.policy)
         self.hit_tokens = 0
-        self._budget = rules.max_num_batched_tokens or NO_LIMIT
+        self.budget = rules.max_num_batched_tokens or NO_LIMIT
         self._longest = rules.max_model_len or NO_LIMIT
-        self._watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
+        self.watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
 
     @property
     def used_blocks(self) -> int:
@@ -256,6 +256,14 @@ class PagedScheduler:
                 f"{self._blocks(longest)} blocks; got {self.num_blocks}"
             )
 
+    @property
+    def largest_request(self) -> int:
+        """The most tokens, prompt and answer, of a request that can be served to its end."""
+        to_compute = self.num_blocks * self.block_size
+        if not self.rules.chunked_prefill:
+            to_compute = min(to_compute, self.budget)
+        return min(self._longest, to_compute + 1)
+
     def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
         """Why such a request can never be served to its end; None if it can."""
         total = prompt_tokens + output_tokens
@@ -263,8 +271,8 @@ class PagedScheduler:
             return f"{total} tokens are more than max_model_len = {self._longest}"
         if self._blocks(total - 1) > self.num_blocks:
             return f"{self._blocks(total - 1)} blocks at its end are more than the pool's {self.num_blocks}"
-        if not self.rules.chunked_prefill and total - 1 > self._budget:
-            return f"{total - 1} tokens to compute at once are more than max_num_batched_tokens = {self._budget}"
+        if not self.rules.chunked_prefill and total - 1 > self.budget:
+            return f"{total - 1} tokens to compute at once are more than max_num_batched_tokens = {self.budget}"
         return None
 
     def add(self, sequence: Sequence) -> None:
@@ -282,7 +290,7 @@ class PagedScheduler:
 
     def schedule(self) -> Step:
         """Decide the next step: running requests first, in their order, then the head of the line while it fits."""
-        rules, budget = self.rules, self._budget
+        rules, budget = self.rules, self.budget
         threshold = self._threshold()
         chunks: dict[Sequence, int] = {}
         preempted: list[Sequence] = []
@@ -366,7 +374,7 @@ class PagedScheduler:
         if not rules.long_prefill_token_threshold or here <= 1:
             return 0
         if rules.adaptive_threshold:
-            return max(rules.long_prefill_token_threshold, self._budget // here)
+            return max(rules.long_prefill_token_threshold, self.budget // here)
         return rules.long_prefill_token_threshold
 
     def _ends_in_flight(self, sequence: Sequence) -> bool:
@@ -403,7 +411,7 @@ class PagedScheduler:
 
     def _fits(self, sequence: Sequence, hits: list[_Block], tokens: int) -> bool:
         """Whether blocks for the chunk, and for all present tokens behind the gate, are free beyond the watermark."""
-        spare = self.pool.free - self.pool.unused(hits) - (self._watermark_blocks if self.running else 0)
+        spare = self.pool.free - self.pool.unused(hits) - (self.watermark_blocks if self.running else 0)
         if self.rules.full_prompt_gate:
             tokens = max(tokens, min(sequence.tokens, self._longest))
         return self._blocks(tokens) - len(hits) <= spare

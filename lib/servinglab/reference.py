@@ -9,17 +9,18 @@ first, then those between two steps, each by number.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ._checks import check_number
+from .arrivals import Arrivals
 from .result import NEVER, Result, Segments, Status
-from .schedulers import DynamicBatching, Scheduler
+from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from .step_time import AffineStep, StepTime
+from .token_reference import Blocks, serve_tokens
 from .workload import Workload
 
 
@@ -32,39 +33,9 @@ class _Pot:
     row: dict[str, Any] = field(default_factory=dict)
 
 
-class _Arrivals:
-    """Who comes next: the workload's own times, or clients who come back after their answer."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.closed = workload.is_closed
-        if self.closed:
-            assert workload.think_s is not None
-            self.think_ns = [round(s * 1e9) for s in workload.think_s.tolist()]
-            first = min(workload.clients, len(workload))
-            self.coming = [(self.think_ns[k], k) for k in range(first)]
-            self.unsent = deque(range(first, len(workload)))
-        else:
-            self.coming = [(round(s * 1e9), k) for k, s in enumerate(workload.arrival_s.tolist())]
-            self.unsent = deque()
-        heapq.heapify(self.coming)
-
-    def next_ns(self) -> int | None:
-        return self.coming[0][0] if self.coming else None
-
-    def pop(self, now_ns: int) -> list[int]:
-        came = []
-        while self.coming and self.coming[0][0] == now_ns:
-            came.append(heapq.heappop(self.coming)[1])
-        return came
-
-    def answered(self, now_ns: int) -> None:
-        """A client got an answer: it thinks, then sends the next request that nobody has sent."""
-        if self.unsent:
-            request = self.unsent.popleft()
-            heapq.heappush(self.coming, (now_ns + self.think_ns[request], request))
-
-
-def reference(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1) -> Result:
+def reference(
+    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, kv: Blocks | None = None
+) -> Result:
     """Serve a workload step by step.
 
     Parameters, result and errors are those of `servinglab.simulate`; the log has one row per step.
@@ -78,10 +49,12 @@ def reference(workload: Workload, scheduler: Scheduler, step_time: StepTime, pot
     [0.1, 0.3, 0.2]
     """
     pots = check_pots(pots)
+    if counts_tokens(scheduler, pots, kv):
+        return serve_tokens(workload, scheduler, step_time, kv, describe(workload, scheduler, step_time, pots, kv))
     n = len(workload)
     prompt, output = workload.prompt_tokens.tolist(), workload.output_tokens.tolist()
     scale = workload.service_scale.tolist()
-    arrivals = _Arrivals(workload)
+    arrivals = Arrivals(workload)
     line: deque[int] = deque()
     kitchen: list[_Pot] = [] if pots is None else [_Pot(number) for number in range(pots)]
 
@@ -153,7 +126,7 @@ def reference(workload: Workload, scheduler: Scheduler, step_time: StepTime, pot
         pot.row = dict(
             start_ns=now, end_ns=NEVER, pot=pot.number, steps=1, running=len(owed), charged=charged,
             prefill_tokens=prefill, decode_tokens=len(alive) - len(new), first_tokens=len(new), kv_tokens=kv,
-            waiting=0, waited_request_s=waited_ns / 1e9,
+            waiting=0, waited_request_s=waited_ns / 1e9, kv_blocks=0, preempted=0,
         )  # fmt: skip
         waited_ns = 0
         log.append(pot.row)
@@ -221,11 +194,21 @@ def check_pots(pots: int | None) -> int | None:
     return None if pots is None else check_number("pots", pots, ge=1, integer=True)
 
 
-def describe(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None) -> dict[str, Any]:
+def counts_tokens(scheduler: Scheduler, pots: int | None, kv: Blocks | None) -> TypeGuard[ContinuousBatching]:
+    """Whether a run has a budget of tokens or a pool of blocks; refuse those where they have no meaning."""
+    if not isinstance(scheduler, ContinuousBatching):
+        if kv is not None:
+            raise ValueError(f"kv goes with ContinuousBatching; got {type(scheduler).__name__}")
+        return False
+    counts = kv is not None or scheduler.counts_tokens
+    if counts and pots != 1:
+        raise ValueError(f"pots must be 1 where tokens or blocks are counted; got {pots}")
+    return counts
+
+
+def describe(
+    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, kv: Blocks | None = None
+) -> dict[str, Any]:
     """What is being run, for titles and reports."""
-    return {
-        "workload": workload.name,
-        "scheduler": scheduler,
-        "step_time": step_time,
-        "pots": pots or "endless",
-    }
+    told = {"workload": workload.name, "scheduler": scheduler, "step_time": step_time, "pots": pots or "endless"}
+    return told if kv is None else {**told, "kv": kv}

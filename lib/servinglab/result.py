@@ -37,6 +37,8 @@ class Status(IntEnum):
     FINISHED = 0
     UNSERVED = 1
     """Still waiting when nothing more could happen, or when the run was interrupted."""
+    REJECTED = 2
+    """Turned away on arrival, because it could never have been served to its end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Segments:
     prefill_tokens : int
         Prompt tokens computed (padding included); only a stretch of one step has any.
     decode_tokens : int
-        Tokens that each step gives to requests which already had one.
+        Tokens that each step gives to requests which got one in the step before.
     first_tokens : int
         Requests that get their first token; only a stretch of one step has any.
     kv_tokens : int64
@@ -68,6 +70,10 @@ class Segments:
     waited_request_s : float64
         Request-seconds spent in the line since the last time that a row began, up to this row's start; the last row
         also holds what came after. Over all rows it's the line's integral over time.
+    kv_blocks : int
+        Blocks of KV cache in use during the last step; 0 where no pool is modelled.
+    preempted : int
+        Requests that lost their blocks to make room for the first step.
     """
 
     start_ns: Ints
@@ -82,6 +88,8 @@ class Segments:
     kv_tokens: Ints
     waiting: Ints
     waited_request_s: Floats
+    kv_blocks: Ints
+    preempted: Ints
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -118,6 +126,11 @@ class Result:
         What priced the steps.
     description : mapping
         What was run, for titles and reports.
+    late_gaps : pair of int64 arrays
+        Gaps in nanoseconds before tokens whose request got none in the step before, and how many there were: after a
+        preemption, or when the budget of tokens passed a request over.
+    rejections : mapping
+        Why each rejected request could never have been served, by its number.
 
     Examples
     --------
@@ -143,6 +156,8 @@ class Result:
     pots: int | None = 1
     step_time: Any = None
     description: Mapping[str, Any] = field(default_factory=dict)
+    late_gaps: tuple[Ints, Ints] = field(default_factory=lambda: (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    rejections: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -202,6 +217,8 @@ class Result:
     def steps(self) -> Segments:
         """The log with one row per step, ordered by start and pot.
 
+        `kv_blocks` is -1 where the log doesn't tell: within a row, before its last step.
+
         Raises
         ------
         ValueError
@@ -224,10 +241,15 @@ class Result:
         total = np.cumsum(lasts)
         before = total - lasts
         start = log.start_ns[row] + before - np.repeat(before[np.cumsum(count) - count], count)
-        came = np.sort(self.arrival_ns)
-        seated = np.sort(self.scheduled_ns[self.scheduled_ns != NEVER])
-        waiting = np.searchsorted(came, start, "right") - np.searchsorted(seated, start, "right")
+        came = np.sort(self.arrival_ns[self.status != Status.REJECTED])
+        if self.pots == 1:  # within a row nobody leaves the line
+            before_row = np.searchsorted(came, log.start_ns, "right")
+            waiting = log.waiting[row] + np.searchsorted(came, start, "right") - before_row[row]
+        else:
+            seated = np.sort(self.scheduled_ns[self.scheduled_ns != NEVER])
+            waiting = np.searchsorted(came, start, "right") - np.searchsorted(seated, start, "right")
         order = np.lexsort((log.pot[row], start))
+        known = (nth == count[row] - 1) | (not log.kv_blocks.any())
         columns = {f.name: getattr(log, f.name)[row] for f in fields(Segments)}
         columns |= {
             "start_ns": start,
@@ -236,6 +258,8 @@ class Result:
             "kv_tokens": kv,
             "waiting": waiting,
             "waited_request_s": np.where(nth == 0, columns["waited_request_s"], 0.0),
+            "preempted": np.where(nth == 0, columns["preempted"], 0),
+            "kv_blocks": np.where(known, columns["kv_blocks"], NEVER),
         }
         return Segments(**{name: column[order] for name, column in columns.items()})
 
@@ -255,9 +279,12 @@ class Result:
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
         varies = not isinstance(self.step_time, AffineStep) or self.step_time.per_kv_token_s > 0
         log = self.steps() if varies else self._log()
-        gaps_ns, where = np.unique((log.end_ns - log.start_ns) // log.steps, return_inverse=True)
+        late_ns, late = self.late_gaps
+        after_ns = np.concatenate([(log.end_ns - log.start_ns) // log.steps, late_ns])
+        count = np.concatenate([log.decode_tokens.astype(np.int64) * log.steps, late])
+        gaps_ns, where = np.unique(after_ns, return_inverse=True)
         tokens = np.zeros(len(gaps_ns), np.int64)
-        np.add.at(tokens, where, log.decode_tokens.astype(np.int64) * log.steps)
+        np.add.at(tokens, where, count)
         return gaps_ns[tokens > 0] / 1e9, tokens[tokens > 0]
 
     def summary(self, slo: Mapping[str, float] | None = None) -> Summary:

@@ -8,15 +8,17 @@ whose time depends on what they hold. What it doesn't: limits of memory, budgets
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from .reference import check_pots, describe, reference
+from .paged import PagedScheduler
+from .reference import check_pots, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import AffineStep, StepTime
+from .token_reference import Blocks, check_token_workload
 from .workload import Workload
 
 Progress = Callable[[int, int], None]
@@ -38,6 +40,7 @@ def simulate(
     scheduler: Scheduler,
     step_time: StepTime,
     pots: int | None = 1,
+    kv: Blocks | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Serve a workload and say what happened to every request.
@@ -53,6 +56,9 @@ def simulate(
         Seconds of a step. A callable of your own is served by the reference engine too.
     pots : int or None
         How many pots share the line. None: as many as anyone could want.
+    kv : KVCache, optional
+        Blocks of KV cache; anything with `num_blocks` and `block_size`. It goes with ContinuousBatching and one pot.
+        None: no limit of memory.
     progress : callable, optional
         Called now and then with (requests finished, requests in all).
 
@@ -76,14 +82,25 @@ def simulate(
     True
     """
     pots = check_pots(pots)
-    if not isinstance(step_time, AffineStep):
-        return _step_by_step(workload, scheduler, step_time, pots, "the step time isn't an AffineStep")
-    if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
-        return _step_by_step(workload, scheduler, step_time, pots, "the scheduler isn't one of servinglab's")
+    tokens = counts_tokens(scheduler, pots, kv)
+    slow = _why_slow(scheduler, step_time, tokens)
+    if slow is not None:
+        warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
+        return reference(workload, scheduler, step_time, pots, kv)
+    assert isinstance(step_time, AffineStep)
+    if tokens:
+        assert isinstance(scheduler, ContinuousBatching)
+        return _simulate_tokens(workload, scheduler, step_time, kv, progress)
+    return _simulate_pots(workload, scheduler, step_time, pots, progress)
+
+
+def _simulate_pots(
+    workload: Workload, scheduler: Any, step_time: AffineStep, pots: int | None, progress: Progress | None
+) -> Result:
+    """Pots that share a line, with no limit but seats."""
     from . import _kernel as k
 
     n = len(workload)
-    completes = scheduler.run_to_completion
     cap = scheduler.max_num_seqs if isinstance(scheduler, ContinuousBatching) else scheduler.batch_size
     pot_count = n if pots is None else min(pots, n)
     scaled = bool((workload.service_scale != 1.0).any())
@@ -94,56 +111,28 @@ def simulate(
         )
     _check_clock(workload, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
 
-    arrival = np.full(n, NEVER, np.int64)
-    think = np.zeros(1, np.int64)
-    if workload.is_closed:
-        assert workload.think_s is not None
-        think = np.rint(workload.think_s * 1e9).astype(np.int64)
-    else:
-        arrival = np.rint(workload.arrival_s * 1e9).astype(np.int64)
-    scheduled, first_token, finish = (np.full(n, NEVER, np.int64) for _ in range(3))
-
-    first = min(workload.clients, n)
+    requests, log = _Requests(workload), _Log(_POT_COLUMNS)
     state = np.zeros(k.STATE, np.int64)
-    pending_time, pending_request = np.zeros(first + 1, np.int64), np.zeros(first + 1, np.int64)
-    for request in range(first):
-        state[k.PENDING] = k._push(pending_time, pending_request, state[k.PENDING], think[request], request)
-    state[k.NEXT] = first
-    pot = np.full((pot_count, k.POT_COLUMNS), NEVER, np.int64)
-    memory = dict(
-        state=state,
-        waited=np.zeros(pot_count + 1),
-        pot=pot,
-        order=np.zeros(n, np.int64),
-        after=np.zeros(n, np.int64),
-        leaves=np.zeros(n, np.int64),
-        freed=np.zeros((2, pot_count), np.int64),
-        ready=np.zeros(pot_count, np.int64),
-        begun=np.zeros(pot_count, np.int64),
-        ends=np.zeros(pot_count, np.int64),
-        place=np.zeros(pot_count, np.int64),
-        pending_time=pending_time,
-        pending_request=pending_request,
+    state[k.NEXT] = state[k.PENDING] = requests.sent
+    waited = np.zeros(pot_count + 1)
+    memory = (
+        state,
+        waited,
+        np.full((pot_count, k.POT_COLUMNS), NEVER, np.int64),
+        *np.zeros((3, n), np.int64),  # the line's order; each request's successor in its pot's list; when it leaves
+        np.zeros((2, pot_count), np.int64),
+        *np.zeros((4, pot_count), np.int64),
+        *requests.pending,
     )
-    fixed, per_request, per_prefill, per_kv = step_time.coefficients_fs
-    last = getattr(scheduler, "last", "")
-    window = scheduler.window_ns if isinstance(scheduler, DynamicBatching) else NEVER
-
-    rows = np.zeros((_LOG_ROWS, k.ROW_COLUMNS), np.int64)
-    row_waited = np.zeros(_LOG_ROWS)
-    chunks: list[tuple[np.ndarray, ...]] = []
+    settings = (
+        scheduler.run_to_completion, scheduler.streaming, getattr(scheduler, "padded", False), cap,
+        scheduler.window_ns if isinstance(scheduler, DynamicBatching) else NEVER,
+        getattr(scheduler, "last", "") == "full_price", getattr(scheduler, "last", "") != "never",
+    )  # fmt: skip
 
     def result() -> Result:
-        return Result(
-            arrival_ns=arrival,
-            scheduled_ns=scheduled,
-            first_token_ns=first_token,
-            finish_ns=finish,
-            prompt_tokens=workload.prompt_tokens,
-            output_tokens=workload.output_tokens,
-            preemptions=np.zeros(n, np.int32),
-            status=np.where(finish == NEVER, Status.UNSERVED, Status.FINISHED).astype(np.uint8),
-            segments=_segments(chunks),
+        return requests.result(
+            segments=log.segments(waited[0]),
             streaming=scheduler.streaming,
             pots=pots,
             step_time=step_time,
@@ -153,24 +142,176 @@ def simulate(
     try:
         while state[k.NOW] != k.FAR:
             used = k.run(
-                arrival, workload.prompt_tokens, workload.output_tokens, workload.service_scale, think, scaled,
-                workload.clients, completes, scheduler.streaming, getattr(scheduler, "padded", False), cap, window,
-                last == "full_price", last != "never", fixed, per_request, per_prefill, per_kv,
-                scheduled, first_token, finish, *memory.values(), rows, row_waited,
+                requests.arrival, workload.prompt_tokens, workload.output_tokens, workload.service_scale,
+                requests.think, scaled, workload.clients, *settings, *step_time.coefficients_fs,
+                requests.scheduled, requests.first_token, requests.finish, *memory, log.rows, log.waited,
             )  # fmt: skip
-            chunks.append(_packed(rows[:used], row_waited[:used]))
-            if state[k.BUSY] + 1 > len(rows):
-                rows = np.zeros((4 * len(rows), k.ROW_COLUMNS), np.int64)
-                row_waited = np.zeros(len(rows))
+            log.keep(used, at_least=int(state[k.BUSY]) + 1)
             if progress is not None:
                 progress(int(state[k.DONE]), n)
-        for *_, waited_s in reversed(chunks):
-            if len(waited_s):
-                waited_s[-1] += memory["waited"][0] / 1e9
-                break
     except KeyboardInterrupt:
         raise SimulationInterrupted(result()) from None
     return result()
+
+
+def _simulate_tokens(
+    workload: Workload,
+    scheduler: ContinuousBatching,
+    step_time: AffineStep,
+    kv: Blocks | None,
+    progress: Progress | None,
+) -> Result:
+    """One pot with a budget of tokens and a pool of blocks."""
+    from . import _kernel as k
+
+    check_token_workload(workload)
+    engine = PagedScheduler(scheduler, *((kv.num_blocks, kv.block_size) if kv is not None else ()))
+    engine.check_start()
+    n = len(workload)
+    seats = min(scheduler.seats, n)
+    _check_clock(workload, seats, step_time)
+    prompts, outputs = workload.prompt_tokens, workload.output_tokens
+    reasons = {
+        int(i): reason
+        for i in np.flatnonzero(prompts + outputs > engine.largest_request)
+        if (reason := engine.why_never(int(prompts[i]), int(outputs[i]))) is not None
+    }
+    reject = np.zeros(n, np.bool_)
+    reject[list(reasons)] = True
+
+    requests, log = _Requests(workload), _Log(_TOKEN_COLUMNS)
+    accepted: Any = slice(None)
+    if reasons and not workload.is_closed:  # nobody notices those who are turned away
+        accepted = ~reject
+    columns = [np.ascontiguousarray(c[accepted]) for c in (requests.arrival, prompts, outputs, reject)]
+    outcome = [np.full(len(columns[0]), NEVER, np.int64) for _ in range(3)]
+    preemptions = np.zeros(len(columns[0]), np.int32)
+    state = np.zeros(k.TOKEN_STATE, np.int64)
+    state[k.T_NEXT] = state[k.T_PENDING] = requests.sent
+    state[k.T_PARTIAL] = state[k.T_LAST] = NEVER
+    state[k.T_FREE] = engine.num_blocks
+    seat = np.full((seats, k.SEAT_COLUMNS), NEVER, np.int64)
+    seat[:-1, k.Q_AFTER] = np.arange(1, seats)
+    waited = np.zeros(1)
+    late = np.zeros(max(_LOG_ROWS, 4 * seats), np.int64)
+    memory = (
+        state,
+        waited,
+        seat,
+        np.full(1 << int(outputs.max()).bit_length(), NEVER, np.int64),  # the wheel: longer than any answer
+        np.zeros(engine.block_size, np.int64),
+        np.zeros((seats, k.STACK_COLUMNS), np.int64),
+        np.zeros(n if workload.is_closed else 1, np.int64),
+        *requests.pending,
+    )
+    late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
+
+    def result() -> Result:
+        requests.arrival[accepted] = columns[0]
+        requests.scheduled[accepted], requests.first_token[accepted], requests.finish[accepted] = outcome
+        requests.preemptions[accepted] = preemptions
+        return requests.result(
+            segments=log.segments(waited[0], blocks_counted=kv is not None),
+            step_time=step_time,
+            description=describe(workload, scheduler, step_time, 1, kv),
+            late_gaps=np.unique(np.concatenate(late_gaps), return_counts=True),
+            rejections={i: reason for i, reason in reasons.items() if requests.arrival[i] != NEVER},
+        )
+
+    try:
+        while state[k.T_NOW] != k.FAR:
+            used = k.run_tokens(
+                *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
+                scheduler.full_prompt_gate, engine.watermark_blocks, engine.num_blocks, engine.block_size,
+                kv is not None, *step_time.coefficients_fs, *outcome, preemptions, *memory, log.rows, log.waited, late,
+            )  # fmt: skip
+            log.keep(used)
+            late_gaps.append(late[: state[k.T_LATE]].copy())
+            if progress is not None:
+                progress(int(state[k.T_DONE]) + (0 if workload.is_closed else len(reasons)), n)
+    except KeyboardInterrupt:
+        raise SimulationInterrupted(result()) from None
+    return result()
+
+
+class _Requests:
+    """A workload's arrivals in nanoseconds, who is about to come, and what becomes of each request."""
+
+    def __init__(self, workload: Workload) -> None:
+        n = len(workload)
+        self._workload = workload
+        self.scheduled, self.first_token, self.finish = (np.full(n, NEVER, np.int64) for _ in range(3))
+        self.preemptions = np.zeros(n, np.int32)
+        self.think = np.zeros(1, np.int64)
+        self.sent = min(workload.clients, n)  # requests that a closed loop's clients are about to send
+        if workload.think_s is None:
+            self.arrival = np.rint(workload.arrival_s * 1e9).astype(np.int64)
+            first = np.zeros(0, np.int64)
+        else:
+            self.arrival = np.full(n, NEVER, np.int64)
+            self.think = np.rint(workload.think_s * 1e9).astype(np.int64)
+            first = np.argsort(self.think[: self.sent], kind="stable")
+        # a heap by time, then number: a sorted list is one
+        self.pending = np.zeros((2, self.sent + 1), np.int64)
+        self.pending[0, : self.sent], self.pending[1, : self.sent] = self.think[first], first
+
+    def result(self, rejections: Mapping[int, str] | None = None, **facts: Any) -> Result:
+        status = np.where(self.finish == NEVER, Status.UNSERVED, Status.FINISHED).astype(np.uint8)
+        status[list(rejections or ())] = Status.REJECTED
+        return Result(
+            arrival_ns=self.arrival,
+            scheduled_ns=self.scheduled,
+            first_token_ns=self.first_token,
+            finish_ns=self.finish,
+            prompt_tokens=self._workload.prompt_tokens,
+            output_tokens=self._workload.output_tokens,
+            preemptions=self.preemptions,
+            status=status,
+            rejections=rejections or {},
+            **facts,
+        )
+
+
+_POT_COLUMNS = (
+    "start_ns", "end_ns", "pot", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens",
+    "kv_tokens", "waiting",
+)  # fmt: skip
+_TOKEN_COLUMNS = (
+    "start_ns", "end_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens",
+    "kv_tokens", "waiting", "kv_blocks", "preempted",
+)  # fmt: skip
+_WIDE = {"start_ns", "end_ns", "kv_tokens", "prefill_tokens"}  # columns that 32 bits might not hold
+
+
+class _Log:
+    """The rows that a kernel writes, one buffer after another."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._columns = columns
+        self._chunks: list[list[np.ndarray]] = []
+        self.rows = np.zeros((_LOG_ROWS, len(columns)), np.int64)
+        self.waited = np.zeros(_LOG_ROWS)
+
+    def keep(self, used: int, at_least: int = 0) -> None:
+        """Put away the buffer's rows; make room for `at_least` in the next."""
+        kinds = [np.int64 if name in _WIDE else np.int32 for name in self._columns]
+        self._chunks.append([self.rows[:used, i].astype(kind) for i, kind in enumerate(kinds)])
+        self._chunks[-1].append(self.waited[:used].copy())
+        if at_least > len(self.rows):
+            self.rows = np.zeros((4 * at_least, len(self._columns)), np.int64)
+            self.waited = np.zeros(len(self.rows))
+
+    def segments(self, waited_after_ns: float, blocks_counted: bool = False) -> Segments:
+        """The whole log; the last row also gets what the line waited after it began."""
+        empty = [np.zeros(0, np.int64)] * len(self._columns) + [np.zeros(0)]
+        joined = [np.concatenate(parts) for parts in zip(*(self._chunks or [empty]), strict=True)]
+        columns = dict(zip((*self._columns, "waited_request_s"), joined, strict=True))
+        none = np.zeros(len(columns["start_ns"]), np.int32)
+        if not blocks_counted:
+            columns["kv_blocks"] = none
+        if len(none):
+            columns["waited_request_s"][-1] += waited_after_ns / 1e9
+        return Segments(**{"pot": none, "preempted": none, **columns})
 
 
 def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
@@ -189,24 +330,17 @@ def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
         )
 
 
-def _step_by_step(workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, why: str) -> Result:
-    warnings.warn(f"simulated step by step, which is slower: {why}", stacklevel=3)
-    return reference(workload, scheduler, step_time, pots)
-
-
-# The log's columns as the kernel writes them; narrow where a narrow type always holds them.
-_COLUMNS: dict[str, Any] = {
-    "start_ns": np.int64, "end_ns": np.int64, "pot": np.int32, "steps": np.int32, "running": np.int32,
-    "charged": np.int32, "prefill_tokens": np.int64, "decode_tokens": np.int32, "first_tokens": np.int32,
-    "kv_tokens": np.int64, "waiting": np.int32,
-}  # fmt: skip
-
-
-def _packed(rows: np.ndarray, waited: np.ndarray) -> tuple[np.ndarray, ...]:
-    return *(rows[:, i].astype(kind) for i, kind in enumerate(_COLUMNS.values())), waited.copy()
-
-
-def _segments(chunks: list[tuple[np.ndarray, ...]]) -> Segments:
-    kinds = [*_COLUMNS.values(), np.float64]
-    columns = [np.concatenate([np.zeros(0, kind), *(chunk[i] for chunk in chunks)]) for i, kind in enumerate(kinds)]
-    return Segments(*columns)
+def _why_slow(scheduler: Scheduler, step_time: StepTime, tokens: bool) -> str | None:
+    """What the fast engine can't do of this run, if anything."""
+    if not isinstance(step_time, AffineStep):
+        return "the step time isn't an AffineStep"
+    if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
+        return "the scheduler isn't one of servinglab's"
+    if tokens:
+        assert isinstance(scheduler, ContinuousBatching)
+        if scheduler.policy != "fcfs":
+            return f"policy={scheduler.policy!r}"
+        for name in ("long_prefill_token_threshold", "prefix_caching", "async_scheduling"):
+            if getattr(scheduler, name):
+                return f"{name}={getattr(scheduler, name)}"
+    return None
