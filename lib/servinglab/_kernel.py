@@ -27,6 +27,7 @@ except ImportError:  # pragma: no cover - the tests run it in a child process wi
 FAR = 2**62  # later than any instant
 NS = 1_000_000  # femtoseconds in a nanosecond
 HALF = NS // 2
+FEW = 24  # steps up to which adding one by one beats the closed form
 
 # state: what the loop remembers between two calls, beside the arrays
 NOW, NEXT, HEAD, TAIL, BUSY, DONE, FREED, FRESH, COOKING, PENDING, BEFORE, STATE = range(12)
@@ -36,7 +37,17 @@ NOW, NEXT, HEAD, TAIL, BUSY, DONE, FREED, FRESH, COOKING, PENDING, BEFORE, STATE
 (S_START, S_STEPS, S_RUNNING, S_CHARGED, S_PREFILL, S_DECODE, S_FIRST, S_KV, S_BASE, S_WAITING) = range(12, 22)
 POT_COLUMNS = 22
 
-ROW_COLUMNS = 11  # a row of the log: Segments' columns but for waited_request_s, which is a float
+# a row of the log, for both loops; the names are those of result.Segments
+LOG = np.dtype(
+    [(name, np.int64) for name in ("start_ns", "end_ns", "kv_tokens", "prefill_tokens")]
+    + [("waited_request_s", np.float64)]
+    + [
+        (name, np.int32)
+        for name in (
+            "pot", "steps", "running", "charged", "decode_tokens", "first_tokens", "waiting", "kv_blocks", "preempted",
+        )
+    ]
+)  # fmt: skip
 
 
 @njit(cache=True)
@@ -116,7 +127,13 @@ def _span_ns(base: int, per_kv: int, kv: int, growth: int, steps: int) -> int:
     a = per_kv * growth
     if a == 0:
         return steps * max(1, b // NS)
-    n, m, total = steps, NS, 0  # the floor-sum recursion (Euclid's algorithm on a and m)
+    total = 0
+    if steps <= FEW:
+        for _ in range(steps):
+            total += b // NS
+            b += a
+        return total
+    n, m = steps, NS  # the floor-sum recursion (Euclid's algorithm on a and m)
     while True:
         if a >= m:
             total += (n - 1) * n // 2 * (a // m)
@@ -133,7 +150,18 @@ def _span_ns(base: int, per_kv: int, kv: int, growth: int, steps: int) -> int:
 @njit(cache=True)
 def _steps_to(base: int, per_kv: int, kv: int, growth: int, most: int, gap: int) -> int:
     """The fewest steps, from 1 to `most`, that last at least `gap` nanoseconds; `most` if none do."""
-    low, high = 1, most
+    b, a = base + per_kv * kv + HALF, per_kv * growth
+    high = min(most, gap // max(1, b // NS) + 1)  # no step is shorter than the first
+    if high <= FEW:
+        total = 0
+        for steps in range(1, high):
+            total += max(1, b // NS)
+            if total >= gap:
+                return steps
+            b += a
+        return high
+    low = min(high, gap // max(1, (b + a * high) // NS))  # none is longer than the last
+    low = max(1, low)
     while low < high:
         middle = (low + high) >> 1
         if _span_ns(base, per_kv, kv, growth, middle) >= gap:
@@ -157,14 +185,14 @@ def run(
     state: Any, waited: Any, pot: Any, order: Any, after: Any, leaves: Any, freed: Any, ready: Any, begun: Any,
     ends: Any, place: Any, pending_time: Any, pending_request: Any,
     # the log
-    rows: Any, row_waited: Any,
+    log: Any,
 ) -> int:  # fmt: skip
     """Serve on until everything is done or the log is full; return the number of rows written.
 
     `window` is -1 for static batching. It's finished when `state[NOW]` is FAR.
     """
     n, pots = len(arrival), len(pot)
-    used, full = 0, len(rows)
+    used, full = 0, len(log)
     no_marks = np.int64(-1)
 
     while True:
@@ -197,11 +225,19 @@ def run(
                 _take_first(pot, ends, place, state[COOKING])
                 state[COOKING] -= 1
                 q = pot[p]
-                rows[used, 0], rows[used, 1], rows[used, 2], rows[used, 3] = q[S_START], now, p, q[S_STEPS]
-                rows[used, 4], rows[used, 5], rows[used, 6] = q[S_RUNNING], q[S_CHARGED], q[S_PREFILL]
-                rows[used, 7], rows[used, 8], rows[used, 9] = q[S_DECODE], q[S_FIRST], q[S_KV]
-                rows[used, 10] = q[S_WAITING]
-                row_waited[used] = waited[p + 1] / 1e9
+                row = log[used]
+                row["start_ns"] = q[S_START]
+                row["end_ns"] = now
+                row["pot"] = p
+                row["steps"] = q[S_STEPS]
+                row["running"] = q[S_RUNNING]
+                row["charged"] = q[S_CHARGED]
+                row["prefill_tokens"] = q[S_PREFILL]
+                row["decode_tokens"] = q[S_DECODE]
+                row["first_tokens"] = q[S_FIRST]
+                row["kv_tokens"] = q[S_KV]
+                row["waiting"] = q[S_WAITING]
+                row["waited_request_s"] = waited[p + 1] / 1e9
                 used += 1
                 q[EVENT] = no_marks
                 q[STEP] += q[S_STEPS]
@@ -399,8 +435,6 @@ SEAT_COLUMNS = 11
 # a preempted request: who, tokens to compute again, when its last token came (-1: none), tokens still to come
 STACK_COLUMNS = 4
 
-TOKEN_ROW_COLUMNS = 12  # start, end, steps, running, charged, prefill, decode, first, kv, waiting, blocks, preempted
-
 
 @njit(cache=True)
 def _unseat(state: Any, seat: Any, q: int) -> None:
@@ -431,7 +465,7 @@ def run_tokens(
     state: Any, waited: Any, seat: Any, wheel: Any, need: Any, stack: Any, order: Any,
     pending_time: Any, pending_request: Any,
     # the log
-    rows: Any, row_waited: Any, late: Any,
+    log: Any, late: Any,
 ) -> int:  # fmt: skip
     """Serve on until everything is done or the log is full; return the number of rows written.
 
@@ -440,7 +474,7 @@ def run_tokens(
     `need[p]` counts those who need a new block at steps ≡ p; `wheel[s]` lists those whose last token comes at step s.
     """
     n = len(arrival)
-    used, full, wheel_size = 0, len(rows), len(wheel)
+    used, full, wheel_size = 0, len(log), len(wheel)
     mask = wheel_size - 1
     state[T_LATE] = 0
 
@@ -671,10 +705,20 @@ def run_tokens(
                 seat[after, Q_WHEEL_BEFORE] = q
             wheel[bucket] = q
 
-        rows[used, 0], rows[used, 1], rows[used, 2], rows[used, 3] = now, end, steps, running
-        rows[used, 4], rows[used, 5], rows[used, 6], rows[used, 7] = charged, prefill, decoding, firsts
-        rows[used, 8], rows[used, 9], rows[used, 10], rows[used, 11] = kv, waiting, in_use, state[T_LOST]
-        row_waited[used] = waited[0] / 1e9
+        row = log[used]
+        row["start_ns"] = now
+        row["end_ns"] = end
+        row["steps"] = steps
+        row["running"] = running
+        row["charged"] = charged
+        row["prefill_tokens"] = prefill
+        row["decode_tokens"] = decoding
+        row["first_tokens"] = firsts
+        row["kv_tokens"] = kv
+        row["waiting"] = waiting
+        row["waited_request_s"] = waited[0] / 1e9
+        row["kv_blocks"] = in_use if limited else 0
+        row["preempted"] = state[T_LOST]
         state[T_LOST] = 0
         waited[0] = 0.0
 

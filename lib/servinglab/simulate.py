@@ -111,7 +111,7 @@ def _simulate_pots(
         )
     _check_clock(workload, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
 
-    requests, log = _Requests(workload), _Log(_POT_COLUMNS)
+    requests, log = _Requests(workload), _Log(k.LOG)
     state = np.zeros(k.STATE, np.int64)
     state[k.NEXT] = state[k.PENDING] = requests.sent
     waited = np.zeros(pot_count + 1)
@@ -144,7 +144,7 @@ def _simulate_pots(
             used = k.run(
                 requests.arrival, workload.prompt_tokens, workload.output_tokens, workload.service_scale,
                 requests.think, scaled, workload.clients, *settings, *step_time.coefficients_fs,
-                requests.scheduled, requests.first_token, requests.finish, *memory, log.rows, log.waited,
+                requests.scheduled, requests.first_token, requests.finish, *memory, log.buffer,
             )  # fmt: skip
             log.keep(used, at_least=int(state[k.BUSY]) + 1)
             if progress is not None:
@@ -179,7 +179,7 @@ def _simulate_tokens(
     reject = np.zeros(n, np.bool_)
     reject[list(reasons)] = True
 
-    requests, log = _Requests(workload), _Log(_TOKEN_COLUMNS)
+    requests, log = _Requests(workload), _Log(k.LOG)
     accepted: Any = slice(None)
     if reasons and not workload.is_closed:  # nobody notices those who are turned away
         accepted = ~reject
@@ -211,7 +211,7 @@ def _simulate_tokens(
         requests.scheduled[accepted], requests.first_token[accepted], requests.finish[accepted] = outcome
         requests.preemptions[accepted] = preemptions
         return requests.result(
-            segments=log.segments(waited[0], blocks_counted=kv is not None),
+            segments=log.segments(waited[0]),
             step_time=step_time,
             description=describe(workload, scheduler, step_time, 1, kv),
             late_gaps=np.unique(np.concatenate(late_gaps), return_counts=True),
@@ -223,7 +223,7 @@ def _simulate_tokens(
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
                 scheduler.full_prompt_gate, engine.watermark_blocks, engine.num_blocks, engine.block_size,
-                kv is not None, *step_time.coefficients_fs, *outcome, preemptions, *memory, log.rows, log.waited, late,
+                kv is not None, *step_time.coefficients_fs, *outcome, preemptions, *memory, log.buffer, late,
             )  # fmt: skip
             log.keep(used)
             late_gaps.append(late[: state[k.T_LATE]].copy())
@@ -272,46 +272,24 @@ class _Requests:
         )
 
 
-_POT_COLUMNS = (
-    "start_ns", "end_ns", "pot", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens",
-    "kv_tokens", "waiting",
-)  # fmt: skip
-_TOKEN_COLUMNS = (
-    "start_ns", "end_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens",
-    "kv_tokens", "waiting", "kv_blocks", "preempted",
-)  # fmt: skip
-_WIDE = {"start_ns", "end_ns", "kv_tokens", "prefill_tokens"}  # columns that 32 bits might not hold
-
-
 class _Log:
     """The rows that a kernel writes, one buffer after another."""
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self._columns = columns
-        self._chunks: list[list[np.ndarray]] = []
-        self.rows = np.zeros((_LOG_ROWS, len(columns)), np.int64)
-        self.waited = np.zeros(_LOG_ROWS)
+    def __init__(self, row: np.dtype) -> None:
+        self._kept: list[np.ndarray] = [np.zeros(0, row)]
+        self.buffer = np.zeros(_LOG_ROWS, row)
 
     def keep(self, used: int, at_least: int = 0) -> None:
         """Put away the buffer's rows; make room for `at_least` in the next."""
-        kinds = [np.int64 if name in _WIDE else np.int32 for name in self._columns]
-        self._chunks.append([self.rows[:used, i].astype(kind) for i, kind in enumerate(kinds)])
-        self._chunks[-1].append(self.waited[:used].copy())
-        if at_least > len(self.rows):
-            self.rows = np.zeros((4 * at_least, len(self._columns)), np.int64)
-            self.waited = np.zeros(len(self.rows))
+        self._kept.append(self.buffer[:used].copy())
+        if at_least > len(self.buffer):
+            self.buffer = np.zeros(4 * at_least, self.buffer.dtype)
 
-    def segments(self, waited_after_ns: float, blocks_counted: bool = False) -> Segments:
+    def segments(self, waited_after_ns: float) -> Segments:
         """The whole log; the last row also gets what the line waited after it began."""
-        empty = [np.zeros(0, np.int64)] * len(self._columns) + [np.zeros(0)]
-        joined = [np.concatenate(parts) for parts in zip(*(self._chunks or [empty]), strict=True)]
-        columns = dict(zip((*self._columns, "waited_request_s"), joined, strict=True))
-        none = np.zeros(len(columns["start_ns"]), np.int32)
-        if not blocks_counted:
-            columns["kv_blocks"] = none
-        if len(none):
-            columns["waited_request_s"][-1] += waited_after_ns / 1e9
-        return Segments(**{"pot": none, "preempted": none, **columns})
+        rows = np.concatenate(self._kept)
+        rows["waited_request_s"][-1:] += waited_after_ns / 1e9
+        return Segments(**{name: rows[name] for name in rows.dtype.names or ()})
 
 
 def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
