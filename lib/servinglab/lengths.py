@@ -84,8 +84,8 @@ class Uniform:
     hi: int
 
     def __post_init__(self) -> None:
-        lo = check_number("lo", self.lo, ge=0, integer=True)
-        check_number("hi", self.hi, ge=lo, le=10**9, integer=True)
+        object.__setattr__(self, "lo", check_number("lo", self.lo, ge=0, integer=True))
+        object.__setattr__(self, "hi", check_number("hi", self.hi, ge=self.lo, le=10**9, integer=True))
 
     @property
     def mean(self) -> float:
