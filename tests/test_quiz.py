@@ -45,27 +45,32 @@ def test_every_choice_is_right_sometimes(question: Question) -> None:
 
 
 def test_answers_of_chapter_1_by_hand() -> None:
-    rate, fraction, stable, little, overload = quiz.load("ch01")
+    rate, busy, stable, little, shows = quiz.load("ch01")
     for v in rate.variants:
         t, r, size = (Fraction(str(v.given[name])) for name in ("fixed_s", "per_request_s", "batch"))
         assert math.isclose(float(v.answer), float(size / (t + r * size)), rel_tol=1e-12)
-    for v in fraction.variants:
-        t, r = (Fraction(str(v.given[name])) for name in ("fixed_s", "per_request_s"))
-        share = Fraction(int(v.given["percent"]), 100)
-        reaches = [size / (t + r * size) >= share / r for size in (int(v.answer), int(v.answer) - 1)]
-        assert reaches == [True, False]
+    for v in busy.variants:
+        t, r, size, first, second = (
+            Fraction(str(v.given[name])) for name in ("fixed_s", "per_request_s", "batch", "first_s", "second_s")
+        )
+        assert first <= second
+        assert math.isclose(float(v.answer), float(max(first + t + r * size, second) + t + r * size), rel_tol=1e-12)
+    found_busy = [v.given["second_s"] < v.also["free_s"] for v in busy.variants]
+    assert 4 <= sum(found_busy) <= len(found_busy) - 4, "both branches are asked"
     for v in stable.variants:
         t, r, rate_rps = (Fraction(str(v.given[name])) for name in ("fixed_s", "per_request_s", "rate_rps"))
         keeps_up = [size > rate_rps * (t + r * size) for size in (int(v.answer), int(v.answer) - 1)]
         assert keeps_up == [True, False]
     for v in little.variants:
         assert math.isclose(v.given["number"], v.given["rate_rps"] * float(v.answer), rel_tol=1e-12)
-    for v in overload.variants:
-        t, r, size, rate_rps = (
-            Fraction(str(v.given[name])) for name in ("fixed_s", "per_request_s", "batch", "rate_rps")
+    exactly_one = [v.also["bound"] == pytest.approx(round(v.also["bound"]), abs=1e-9) for v in stable.variants]
+    assert sum(exactly_one) >= 6, "ρ = 1 is asked often enough"
+    for v in shows.variants:
+        rate_rps, completed, before, after = (
+            Fraction(str(v.given[name])) for name in ("rate_rps", "completed_rps", "from_line", "to_line")
         )
-        load = rate_rps * (t + r * size) / size
-        assert v.answer == ("settles" if load < 1 else "edge" if load == 1 else "grows")
+        assert abs(before + 1800 * (rate_rps - completed) - after) <= 20, "the line of half an hour adds up"
+        assert v.answer == ("capacity" if completed < rate_rps and after > before + 20 else "at-least")
 
 
 @pytest.mark.parametrize("reply", ["", "abc", "1,5", "12 s", "1e", "nan", "inf", "--1", "１２", "0x10"])
