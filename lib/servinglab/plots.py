@@ -80,12 +80,13 @@ def throughput(
     """
     ax = _axes(ax)
     curves = throughput_rps if isinstance(throughput_rps, Mapping) else {"Q(B)": throughput_rps}
-    _curves(ax, batch_sizes, curves)
+    lines = _curves(ax, batch_sizes, curves)
     if limit_rps is not None:
         _rule(ax, limit_rps, f"1/r = {limit_rps:g}")
     if offered_rps is not None:
         _rule(ax, offered_rps, f"λ = {offered_rps:g}")
-    ax.set(xlabel="batch size B", ylabel="throughput (1/s)")
+    ax.set(xlabel="batch size B", ylabel="throughput (1/s)", ylim=(0, None))
+    _label_ends(ax, lines)
     return ax
 
 
@@ -113,13 +114,14 @@ def p99(
     --------
     >>> ax = p99([14, 15, 16], {"sample": [1.97, 1.82, 1.85], "theory": [4.8, 2.6, 2.1]}, slo_s=1.8, top_s=5)
     >>> [text.get_text() for text in ax.texts]
-    ['sample', 'theory', 'SLO 1.8 s']
+    ['SLO 1.8 s', 'sample', 'theory']
     """
     ax = _axes(ax)
-    _curves(ax, batch_sizes, p99_s if isinstance(p99_s, Mapping) else {"P99": p99_s}, top=top_s)
+    lines = _curves(ax, batch_sizes, p99_s if isinstance(p99_s, Mapping) else {"P99": p99_s})
     if slo_s is not None:
         _rule(ax, slo_s, f"SLO {slo_s:g} s")
-    ax.set(xlabel="batch size B", ylabel="P99 (s)")
+    ax.set(xlabel="batch size B", ylabel="P99 (s)", ylim=(0, top_s))
+    _label_ends(ax, lines)
     return ax
 
 
@@ -143,16 +145,16 @@ def load_test(
     --------
     >>> ax = load_test([10, 20, 30], [10.1, 19.8, 21.4], capacity_rps=21.43)
     >>> [text.get_text() for text in ax.texts]
-    ['y = λ', 'Q(B) = 21.4']
+    ['Q(B) = 21.4', 'y = λ']
     """
     ax = _axes(ax)
     offered = np.asarray(offered_rps, np.float64)
     (diagonal,) = ax.plot([0, offered.max()], [0, offered.max()], marker="", linestyle="--", color=COLORS["grey"])
-    _label_ends(ax, [("y = λ", diagonal)])
     ax.plot(offered, np.asarray(completed_rps, np.float64), color=COLORS["blue"], marker="o")
     if capacity_rps is not None:
         _rule(ax, capacity_rps, f"Q(B) = {capacity_rps:.3g}")
     ax.set(xlabel="offered rate λ (1/s)", ylabel="completed (1/s)", xlim=(0, None), ylim=(0, None))
+    _label_ends(ax, [("y = λ", diagonal)])
     return ax
 
 
@@ -447,7 +449,7 @@ def _latencies(source: npt.ArrayLike | Result) -> npt.NDArray[np.float64]:
     return values
 
 
-def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike], top: float | None = None) -> None:
+def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> list[tuple[str, Line2D]]:
     sizes = np.asarray(x, np.float64)
     lines = []
     for index, (label, y) in enumerate(curves.items()):
@@ -457,8 +459,7 @@ def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike], top
         values = np.where(np.isfinite(values), values, np.nan)
         (line,) = ax.plot(sizes, values, linestyle=("-", "--", "-.", ":")[index % 4])
         lines.append((label, line))
-    ax.set_ylim(0, top)
-    _label_ends(ax, lines)
+    return lines
 
 
 def _label_ends(ax: Axes, lines: Sequence[tuple[str, Line2D]]) -> None:
