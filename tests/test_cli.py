@@ -525,7 +525,7 @@ def test_ctrl_c_while_reading_or_writing(run, monkeypatch, tmp_path, trace):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(sl.Result, "to_csv", stop)
-    assert run(*ORDERS, "--quiet", "--out", file) == (130, "", "servinglab: interrupted\n")
+    assert run(*ORDERS, "--quiet", "--out", file) == (130, "", f"servinglab: interrupted before {file} was written\n")
     assert list(tmp_path.iterdir()) == [trace]
     monkeypatch.setattr(cli, "read_trace", stop)
     assert run("simulate", trace) == (130, "", "servinglab: interrupted\n")

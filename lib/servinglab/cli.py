@@ -93,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(words)
         finally:
             sys.stdout.flush()  # here, where a closed pipe is caught, and not when Python ends
-    except KeyboardInterrupt:
-        print("servinglab: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("servinglab: interrupted", *stop.args, file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -382,20 +382,22 @@ def _simulate(args: argparse.Namespace) -> int:
             result = simulate(work, scheduler, step_time, machines, progress=progress.report)
         except SimulationInterrupted as stop:
             result, interrupted = stop.partial, True
-        progress.doing = "summing up"
-        run = {
-            "workload": work.describe(),
-            "scheduler": {"kind": type(scheduler).__name__, **vars(scheduler)},
-            "step_time": vars(step_time),
-            "pots": pots,
-            "defaults_used": defaults,
-            "interrupted": interrupted,
-            "summary": result.summary(args.slo).to_dict(),
-        }
-        if args.out:
+        if args.out:  # first of all: after Ctrl-C nobody wants to wait
             progress.doing = f"writing {args.out}"
             _write(args.out, result.to_parquet if args.out.suffix == ".parquet" else result.to_csv)
-        if args.json:
+        progress.doing = "summing up"
+        summary = result.summary(args.slo) if args.json or not interrupted else None
+        if args.json and summary:
+            run = {
+                "workload": work.describe(),
+                "scheduler": {"kind": type(scheduler).__name__, **vars(scheduler)},
+                "step_time": vars(step_time),
+                "pots": pots,
+                "defaults_used": defaults,
+                "interrupted": interrupted,
+                "summary": summary.to_dict(),
+            }
+            progress.pause()
             _write_json(args.json, run)
     if interrupted:
         done = int(result.finished.sum())
@@ -406,7 +408,7 @@ def _simulate(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130
-    say(f"\n{result.summary(args.slo)}")
+    say(f"\n{summary}")
     if args.out:
         say(f"\nwrote {len(result):,} requests to {args.out}")
     return 0
@@ -464,6 +466,8 @@ def _write(file: Path, write: Callable[[Path], None]) -> None:
     try:
         write(part)
         os.replace(part, file)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"before {file} was written") from None
     finally:
         part.unlink(missing_ok=True)
 
