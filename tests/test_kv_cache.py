@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -273,6 +274,13 @@ def test_bad_questions_are_refused_by_name() -> None:
         num_blocks("llama-3.1-8b", [])
     with pytest.raises(ValueError, match="kv_gib must be a finite number >= 0; got -1"):
         num_blocks("llama-3.1-8b", -1)
+
+
+def test_it_travels_and_says_what_it_is() -> None:
+    cache = kv_cache("llama-3.1-8b", "h100-sxm", kv_dtype="fp8")
+    assert eval(repr(cache), {"kv_cache": kv_cache}) == cache
+    sent = pickle.loads(pickle.dumps(cache))
+    assert sent == cache and sent.change(kv_dtype="bf16").num_blocks < cache.num_blocks
 
 
 def test_it_says_which_input_is_the_measured_one() -> None:

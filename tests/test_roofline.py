@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import pickle
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
@@ -269,6 +270,13 @@ def test_no_measurement_of_splitwise_is_below_the_floor(data_dir: Path) -> None:
         if ways == 2 and prompt >= 512:
             low, high = devices[device][2:]
             assert low < median(shares) < high, (device, prompt)
+
+
+def test_it_travels_and_says_what_it_is() -> None:
+    step = roofline("llama-3.1-70b", "h100-sxm", tensor_parallel=2, interconnect_gb_s=450)
+    assert eval(repr(step), {"roofline": roofline}) == step
+    sent = pickle.loads(pickle.dumps(step))
+    assert sent == step and sent(3, 4, 5) == step(3, 4, 5)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

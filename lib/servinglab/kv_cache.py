@@ -136,7 +136,7 @@ def num_blocks(
     return min(int(check_number("kv_gib", each, ge=0) * GIB // a_block) for each in devices)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KVCache:
     """The KV cache of one replica: how its memory is split, and what fits. Made by `kv_cache`.
 
@@ -175,7 +175,7 @@ class KVCache:
     weight_dtype: str
     bytes_per_token: int
     tensor_parallel: int
-    _inputs: dict[str, Any] = field(repr=False, compare=False)
+    _inputs: dict[str, Any] = field(compare=False)
 
     @property
     def budget_gib(self) -> float:
@@ -280,6 +280,11 @@ class KVCache:
         (97, 108)
         """
         return self.change(other_gib=self.other_range.high_gib), self.change(other_gib=self.other_range.low_gib)
+
+    def __repr__(self) -> str:
+        given = {name: each for name, each in self._inputs.items() if name not in ("model", "accelerator")}
+        rest = ", ".join(f"{name}={each!r}" for name, each in given.items() if each is not None)
+        return f"kv_cache({self.model.id!r}, {self.accelerator.id!r}, {rest})"
 
     def __str__(self) -> str:
         where = f"{self.model.id}, {self.weight_dtype} weights, {self.kv_dtype} KV"

@@ -20,7 +20,7 @@ request whose prompt is computed counts as one token more than it has.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from . import catalog
@@ -68,7 +68,7 @@ class StepParts:
         return "memory" if self.memory_s >= self.compute_s else "compute"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Roofline:
     """A step time from model and hardware facts: callable as ``step(requests, prefill_tokens, kv_tokens)``.
 
@@ -86,6 +86,10 @@ class Roofline:
     overhead_s: float
     interconnect_gb_s: float
     allreduce_latency_s: float
+
+    def __repr__(self) -> str:
+        rest = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self)[2:])
+        return f"roofline({self.model.id!r}, {self.accelerator.id!r}, {rest})"
 
     def __call__(
         self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, *, prefill_pairs: float | None = None
