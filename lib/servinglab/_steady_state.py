@@ -44,17 +44,18 @@ class Line:
         root = brentq(lambda x: load * x - limit * math.log1p(x), 1 - load / limit, high, xtol=1e-15, rtol=1e-14)
         self.ratio = 1 / (1 + root)
         size = limit + _reach(load)
-        self._above = self._solve(loads, size)
+        coarse = np.full(size, np.inf)
         while True:
-            size += size // 2
-            if size > _MOST_STATES:
+            if size + size // 2 > _MOST_STATES:
                 raise ValueError(
                     f"a load of {load / limit:.6g} with batches of up to {limit} needs more than "
                     f"{_MOST_STATES} states: the numerical method doesn't reach there"
                 )
-            coarse, self._above = self._above, self._solve(loads, size)
+            self._above = self._solve(loads, size)
             if np.abs(self._above[: len(coarse)] - coarse).max() < ACCURACY:
                 return
+            coarse = self._above
+            size += size // 2
 
     def _solve(self, loads: Floats, size: int) -> Floats:
         """P(more than 0, 1, … `size` − 1) from the balance of each state: what comes in equals what is there."""
@@ -172,7 +173,9 @@ class BatchStarts:
         if abs(1 - found) > 10 * ACCURACY:
             raise ArithmeticError(f"the shares of all guests add up to {found!r}, not 1")
         self._edges = np.array(edges)
-        self._integrals = integrals
+        self._integrals = np.zeros((len(integrals), max(map(len, integrals)), len(service)))
+        for stretch, coefficients in enumerate(integrals):
+            self._integrals[stretch, : len(coefficients)] = coefficients
         self._beyond = np.append(np.array(masses)[::-1].cumsum(axis=0)[::-1], np.zeros((1, len(service))), axis=0)
         self.mean_wait_s = by_wait
         self.mean_latency_s = by_wait + by_size + self._free * float(service[0])
@@ -181,15 +184,13 @@ class BatchStarts:
         """P(wait > waits[c − 1] and size = c) for each c, leaving out the guests who found the pot free."""
         from numpy.polynomial import legendre
 
-        waits = np.maximum(waits, 0.0)
-        stretch = np.searchsorted(self._edges, waits, "right") - 1
-        result = np.zeros(len(waits))
-        for column in np.flatnonzero(stretch < len(self._integrals)):
-            where = stretch[column]
-            low, high = self._edges[where : where + 2]
-            x = (2 * waits[column] - low - high) / (high - low)
-            result[column] = self._beyond[where, column] - legendre.legval(x, self._integrals[where][:, column])
-        return result
+        sizes = np.arange(len(waits))
+        waits = np.clip(waits, 0.0, self._edges[-1])
+        stretch = np.minimum(np.searchsorted(self._edges, waits, "right") - 1, len(self._integrals) - 1)
+        low, high = self._edges[stretch], self._edges[stretch + 1]
+        x = (2 * waits - low - high) / (high - low)
+        sooner = legendre.legval(x, self._integrals[stretch, :, sizes].T, tensor=False)
+        return np.asarray(self._beyond[stretch, sizes] - sooner)
 
     def wait_tail(self, t: float) -> float:
         """P(wait > t)."""
