@@ -170,7 +170,9 @@ class Sandbox:
     """
 
     def __init__(self, files: Path | None, *, isolate: bool, limits: Limits, checks: int) -> None:
-        self.limits, self.isolate = limits, isolate
+        if isolate and (problem := isolation_problem()):
+            raise SandboxError(problem)
+        self.limits = limits
         self.cause = ""
         self._deadline = time.monotonic() + limits.total_s
         self._replies: queue.Queue[Any] = queue.Queue()
@@ -184,8 +186,6 @@ class Sandbox:
         if files:
             copy_files(files, work)
         if isolate:
-            if problem := isolation_problem():
-                raise SandboxError(problem)
             scratch, folder, copied = SCRATCH, f"{SCRATCH}/work", SUBMISSION
             command = _bwrap_arguments(work, limits)
         else:
@@ -218,7 +218,8 @@ class Sandbox:
         )
         for _, theirs in pairs:
             theirs.close()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         if sys.platform == "linux":
             threading.Thread(target=self._watch, daemon=True).start()
         try:
@@ -239,7 +240,10 @@ class Sandbox:
         """End the process and everything it started."""
         self._end("")
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, *self._lines):
+        # a reader must be gone before its pipe is closed: the number would be used again, and it would read on there
+        self._listener.join(timeout=5)
+        pipes = [self._process.stdin, *self._lines, *([] if self._listener.is_alive() else [self._process.stdout])]
+        for pipe in pipes:
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
@@ -327,7 +331,7 @@ class Sandbox:
         read: Callable[[int], bytes] = functools.partial(os.read, self._process.stdout.fileno())
         try:
             while True:
-                self._replies.put(read_frame(lambda size: read(min(size, 2**20))))
+                self._replies.put(read_frame(read))
         except (WireError, OSError, ValueError):
             self._replies.put(None)
 

@@ -116,7 +116,7 @@ def read_frame(read: Callable[[int], bytes]) -> Any:
 def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
     parts = []
     while size:
-        part = read(size)
+        part = read(min(size, 2**20))
         if not part:
             raise WireError("the line is closed")
         parts.append(part)
