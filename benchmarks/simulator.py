@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
-
 import servinglab as sl
 
 CAP = 32

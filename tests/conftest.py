@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -79,3 +80,14 @@ def bwrap() -> str:
         reason = (trial.stderr.strip().splitlines() or ["no reason given"])[-1]
         pytest.skip(f"bubblewrap can't make a sandbox here ({reason}): the grading sandbox isn't tested")
     return found
+
+
+@pytest.fixture(scope="session")
+def book(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built pages: built once, strictly, from clean."""
+    output = tmp_path_factory.mktemp("book")
+    command = [sys.executable, str(repo / "tools" / "build_book.py"), "--output", str(output)]
+    build = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if build.returncode:
+        pytest.fail(f"the book doesn't build:\n{build.stdout[-6000:]}\n{build.stderr[-3000:]}", pytrace=False)
+    return output / "_build" / "html"

@@ -104,10 +104,7 @@ def test_no_nanosecond_is_lost(tmp_path_factory, arrivals_ns, decimals, year):
 
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=20).map(sorted))
 def test_no_nanosecond_of_a_millisecond_is_lost(tmp_path_factory, arrivals_ns):
-    rows = (
-        f'{{"timestamp": {t // 10**6}.{t % 10**6:06}, "input_length": 1, "output_length": 1}}'
-        for t in arrivals_ns
-    )
+    rows = (f'{{"timestamp": {t // 10**6}.{t % 10**6:06}, "input_length": 1, "output_length": 1}}' for t in arrivals_ns)
     file = tmp_path_factory.mktemp("nano") / "t.jsonl"
     file.write_text("\n".join(rows))
     back = np.rint(sl.read_trace(file).arrival_s * 1e9).astype(int)
@@ -276,9 +273,7 @@ def test_any_bytes(tmp_path_factory, data):
 
 @given(
     st.sampled_from([AZURE.encode(), MOONCAKE.encode(), gzip.compress(AZURE.encode())]),
-    st.lists(
-        st.tuples(st.integers(0, 400), st.integers(0, 3), st.binary(max_size=4)), min_size=1, max_size=5
-    ),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.binary(max_size=4)), min_size=1, max_size=5),
 )
 def test_damaged_traces(tmp_path_factory, data, damages):
     for at, cut, insert in damages:
@@ -307,9 +302,9 @@ def test_any_json(tmp_path_factory, rows):
     read_or_refuse(tmp_path_factory.getbasetemp(), "\n".join(map(json.dumps, rows)).encode())
 
 
-csv_fields = st.sampled_from(
-    ["2023-11-16 18:15:46.6805900", "5", "0", "-3", "1.0", "nan", "", '"', '"7"']
-) | st.text(max_size=6)
+csv_fields = st.sampled_from(["2023-11-16 18:15:46.6805900", "5", "0", "-3", "1.0", "nan", "", '"', '"7"']) | st.text(
+    max_size=6
+)
 
 
 @given(st.lists(st.lists(csv_fields, min_size=1, max_size=4), max_size=4))

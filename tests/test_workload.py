@@ -216,9 +216,7 @@ def test_more_requests_begin_with_the_fewer():
 
 
 def test_a_column_is_a_number_a_sequence_or_a_law():
-    work = sl.poisson(
-        1, 3, seed=1, prompt_tokens=[5, 0, 9], output_tokens=7, service_scale=np.array([1, 2, 0.5])
-    )
+    work = sl.poisson(1, 3, seed=1, prompt_tokens=[5, 0, 9], output_tokens=7, service_scale=np.array([1, 2, 0.5]))
     assert work.prompt_tokens.tolist() == [5, 0, 9]
     assert work.output_tokens.tolist() == [7, 7, 7]
     assert work.service_scale.tolist() == [1, 2, 0.5]
@@ -244,9 +242,7 @@ def test_a_continuous_law_is_rounded_to_whole_tokens_and_an_answer_has_at_least_
     assert work.prompt_tokens.min() == 0
     assert work.output_tokens.min() == 1
     tokens = sl.poisson(1, 50_000, seed=1, output_tokens=LogNormal(200, p99=2000, max=4096)).output_tokens
-    assert abs(tokens.mean() - LogNormal(200, p99=2000, max=4096).mean) <= SIGMAS * tokens.std() / math.sqrt(
-        50_000
-    )
+    assert abs(tokens.mean() - LogNormal(200, p99=2000, max=4096).mean) <= SIGMAS * tokens.std() / math.sqrt(50_000)
 
 
 def test_empirical_lengths_come_from_the_sample():
@@ -296,9 +292,7 @@ def test_columns_are_copies_that_nobody_can_change():
 
 
 def test_head_and_scaled():
-    work = sl.Workload.from_arrivals(
-        [0, 1, 4], prompt_tokens=[1, 2, 3], prefix_hashes=[[1, 2], [], [7]], name="w"
-    )
+    work = sl.Workload.from_arrivals([0, 1, 4], prompt_tokens=[1, 2, 3], prefix_hashes=[[1, 2], [], [7]], name="w")
     assert work.head(2).prompt_tokens.tolist() == [1, 2]
     assert [row.tolist() for row in work.head(2).prefix_hashes] == [[1, 2], []]
     assert len(work.head(10)) == 3
@@ -356,9 +350,7 @@ def test_profiles_stay_within_their_times_and_off_where_the_rate_is_zero(steps, 
     try:
         work = sl.rate_profile(times, rates, seed)
     except ValueError as error:
-        assert any(
-            rule in str(error) for rule in ("times_s must end", "must not be 0", "must bring a request")
-        )
+        assert any(rule in str(error) for rule in ("times_s must end", "must not be 0", "must bring a request"))
         return
     assert times[0] <= work.arrival_s[0]
     assert work.arrival_s[-1] <= times[-1]
@@ -454,7 +446,7 @@ def test_the_table_names_what_breaks_a_rule(changes, message):
             lambda: sl.deterministic(1, 5, output_tokens=Geometric(5)),
             "seed must be given where output_tokens",
         ),
-        (lambda: sl.gamma_arrivals(1, 5, 0, 1), "cv must be a finite number > 0"),
+        (lambda: sl.gamma_arrivals(1, 5, 0, 1), "cv must be a finite number >= 0.001 and <= 100; got 0"),
         (lambda: sl.on_off(0, 1, 1, 1, 5, 1), "rate_on_rps must be a finite number > 0"),
         (lambda: sl.on_off(1, -1, 1, 1, 5, 1), "rate_off_rps must be a finite number >= 0"),
         (lambda: sl.on_off(1, 0, 1, 0, 5, 1), "mean_off_s must be a finite number > 0"),
@@ -471,7 +463,7 @@ def test_the_table_names_what_breaks_a_rule(changes, message):
             lambda: sl.rate_profile([0, 1], [1e-9, 1e-9], 1),
             "must bring a request; none came, 1e-09 were expected",
         ),
-        (lambda: sl.rate_profile([0, 1e9], [1e9, 1e9], 1), "must bring at most 1e9 requests"),
+        (lambda: sl.rate_profile([0, 1e9], [1e9, 1e9], 1), "must bring at most 1e\\+08 requests"),
         (lambda: sl.closed_loop(0, 5, 1), "clients must be a whole number >= 1; got 0"),
         (lambda: sl.closed_loop(2, 5, 1, think_s=-1), r"think_s\[0\] must be a finite number >= 0"),
         (lambda: sl.poisson(1, 5, 1).head(0), "n must be a whole number >= 1"),

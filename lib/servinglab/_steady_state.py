@@ -4,11 +4,12 @@ Three parts. `Line` solves the chain of what a pot finds when it is free. `Depar
 left M/D/c by when, and `BatchStarts` into how long a guest waits and in how large a batch it is cooked when
 the pot takes what is there. What it doesn't model: anything but Poisson arrivals, and transients.
 
-Probabilities are sums of positive terms, cut where less than 1e-11 is left.
+Probabilities are sums of positive terms, cut where less than 1e-14 is left.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-ACCURACY = 1e-11  # of a probability: where a series is cut, and what two truncations may differ by
-_NEGLIGIBLE = ACCURACY / 1e3
+ACCURACY = 1e-10  # of a probability: what two truncations may differ by
+_NEGLIGIBLE = 1e-14  # where a series is cut
 _MOST_STATES = 4096
 
 
@@ -40,44 +41,49 @@ class Line:
         high = 1.0
         while load * high < limit * math.log1p(high):
             high *= 2
-        root = brentq(
-            lambda x: load * x - limit * math.log1p(x), 1 - load / limit, high, xtol=1e-15, rtol=1e-14
-        )
+        root = brentq(lambda x: load * x - limit * math.log1p(x), 1 - load / limit, high, xtol=1e-15, rtol=1e-14)
         self.ratio = 1 / (1 + root)
         size = limit + _reach(load)
-        self._above = self._solve(loads, size)
+        coarse = np.full(size, np.inf)
         while True:
-            size *= 2
-            if size > _MOST_STATES:
+            if size + size // 2 > _MOST_STATES:
                 raise ValueError(
                     f"a load of {load / limit:.6g} with batches of up to {limit} needs more than "
                     f"{_MOST_STATES} states: the numerical method doesn't reach there"
                 )
-            coarse, self._above = self._above, self._solve(loads, size)
+            self._above = self._solve(loads, size)
             if np.abs(self._above[: len(coarse)] - coarse).max() < ACCURACY:
                 return
+            coarse = self._above
+            size += size // 2
 
     def _solve(self, loads: Floats, size: int) -> Floats:
-        limit = len(loads)
-        matrix = np.zeros((size, size))
-        here = np.arange(size)
-        for n in range(size):
-            batch = min(max(n, 1), limit)
-            left = max(n, 1) - batch
-            matrix[n, left:] = _poisson(here[: size - left], loads[batch - 1])
-        for beyond in range(
-            limit
-        ):  # the tail's first states reach back below `size`; the last column carries them
+        """P(more than 0, 1, … `size` − 1) from the balance of each state: what comes in equals what is there."""
+        from scipy.linalg import solve_banded
+
+        limit, reach = len(loads), _reach(float(loads[-1]))
+        come = [_poisson(np.arange(reach + 1), load) for load in loads]
+        # row: state reached, column: state left; a column's entries lie side by side in a band
+        band = np.zeros((limit + reach + 1, size))
+        for state in range(size):
+            left = max(state - limit, 0)
+            rows = np.arange(left, min(left + reach + 1, size))
+            band[limit + rows - state, state] = come[min(max(state, 1), limit) - 1][: len(rows)]
+        for beyond in range(limit):  # the tail's first states reach back below `size`: charge them to the last one
             left = size + beyond - limit
-            matrix[-1, left:] += self.ratio ** (beyond + 1) * _poisson(here[: size - left], loads[-1])
-        equations = (matrix - np.eye(size)).T
-        equations[-1] = 1.0
-        equations[-1, -1] = 1 / (1 - self.ratio)
-        right = np.zeros(size)
-        right[-1] = 1.0
-        pmf = np.maximum(np.linalg.solve(equations, right), 0.0)
-        tail = pmf[-1] * self.ratio / (1 - self.ratio)
-        return np.append(pmf, tail)[::-1].cumsum()[::-1][1:]
+            rows = np.arange(left, min(left + reach + 1, size))
+            band[limit + rows - size + 1, -1] += self.ratio ** (beyond + 1) * come[-1][: len(rows)]
+        band[limit] -= 1.0
+        # one balance follows from the others; in its place, a likely state gets weight 1
+        likely = 1
+        for _ in range(size):  # where the line settles if as many come as are expected
+            likely = int(loads[min(max(likely, 1), limit) - 1])
+        columns = np.arange(max(likely - reach, 0), min(likely + limit + 1, size))
+        band[limit + likely - columns, columns] = 0.0
+        band[limit, likely] = 1.0
+        weights = np.maximum(solve_banded((reach, limit), band, np.arange(size) == likely), 0.0)
+        weights = np.append(weights, weights[-1] * self.ratio / (1 - self.ratio))
+        return (weights / weights.sum())[::-1].cumsum()[::-1][1:]
 
     def above(self, n: npt.NDArray[np.int64]) -> Floats:
         """P(more than n), for whole n ≥ −1."""
@@ -151,15 +157,12 @@ class BatchStarts:
         masses: list[Floats] = []
         by_wait = by_size = 0.0
         found = self._free
-        for turn, low, high in _stretches(service, state.most_ahead // len(service) + 1):
-            count = 6 + 2 * math.ceil(rate * (high - low))
-            nodes, weights = legendre.leggauss(count)
+        for turn, low, high in _stretches(rate, service, state.most_ahead // len(service) + 1):
+            nodes, weights, projection = _gauss(6 + 2 * math.ceil(rate * (high - low)))
             half = (high - low) / 2
             wait = (low + high) / 2 + half * nodes
             density = state.density(wait, turn) * (rate / mean_batch)
-            degrees = np.arange(count)
-            coefficients = (legendre.legvander(nodes, count - 1) * weights[:, None]).T @ density
-            coefficients *= (2 * degrees[:, None] + 1) / 2
+            coefficients = projection @ density
             integrals.append(np.asarray(half * legendre.legint(coefficients, lbnd=-1, axis=0), np.float64))
             mass = half * (weights @ density)
             masses.append(mass)
@@ -167,13 +170,13 @@ class BatchStarts:
             by_wait += half * float((weights * wait) @ density.sum(axis=1))
             by_size += float(mass @ service)
             found += float(mass.sum())
-        if abs(1 - found) > 100 * ACCURACY:
+        if abs(1 - found) > 10 * ACCURACY:
             raise ArithmeticError(f"the shares of all guests add up to {found!r}, not 1")
         self._edges = np.array(edges)
-        self._integrals = integrals
-        self._beyond = np.append(
-            np.array(masses)[::-1].cumsum(axis=0)[::-1], np.zeros((1, len(service))), axis=0
-        )
+        self._integrals = np.zeros((len(integrals), max(map(len, integrals)), len(service)))
+        for stretch, coefficients in enumerate(integrals):
+            self._integrals[stretch, : len(coefficients)] = coefficients
+        self._beyond = np.append(np.array(masses)[::-1].cumsum(axis=0)[::-1], np.zeros((1, len(service))), axis=0)
         self.mean_wait_s = by_wait
         self.mean_latency_s = by_wait + by_size + self._free * float(service[0])
 
@@ -181,17 +184,13 @@ class BatchStarts:
         """P(wait > waits[c − 1] and size = c) for each c, leaving out the guests who found the pot free."""
         from numpy.polynomial import legendre
 
-        waits = np.maximum(waits, 0.0)
-        stretch = np.searchsorted(self._edges, waits, "right") - 1
-        result = np.zeros(len(waits))
-        for column in np.flatnonzero(stretch < len(self._integrals)):
-            where = stretch[column]
-            low, high = self._edges[where : where + 2]
-            x = (2 * waits[column] - low - high) / (high - low)
-            result[column] = self._beyond[where, column] - legendre.legval(
-                x, self._integrals[where][:, column]
-            )
-        return result
+        sizes = np.arange(len(waits))
+        waits = np.clip(waits, 0.0, self._edges[-1])
+        stretch = np.minimum(np.searchsorted(self._edges, waits, "right") - 1, len(self._integrals) - 1)
+        low, high = self._edges[stretch], self._edges[stretch + 1]
+        x = (2 * waits - low - high) / (high - low)
+        sooner = legendre.legval(x, self._integrals[stretch, :, sizes].T, tensor=False)
+        return np.asarray(self._beyond[stretch, sizes] - sooner)
 
     def wait_tail(self, t: float) -> float:
         """P(wait > t)."""
@@ -244,12 +243,28 @@ class _InThePot:
         return result
 
 
-def _stretches(service: Floats, turns: int) -> Iterator[tuple[int, float, float]]:
-    """Stretches of waiting time without a kink, each after the number of full batches waited for."""
-    kinks = np.unique(np.append(0.0, service))
+def _stretches(rate: float, service: Floats, turns: int) -> Iterator[tuple[int, float, float]]:
+    """Smooth stretches of waiting time, each after the number of full batches waited for.
+
+    A batch of b in the pot gives a kink where it would just have started: s(b) after the last full batch. After
+    `turn` of those it is a kink in the (turn·B)-th derivative, which beyond the 12th is lost in rounding.
+    """
     for turn in range(turns):
-        for low, high in itertools.pairwise(kinks):
-            yield turn, float(turn * service[-1] + low), float(turn * service[-1] + high)
+        kinks = np.unique(np.append(0.0, service if turn * len(service) < 12 else service[-1]))
+        for low, high in itertools.pairwise(turn * service[-1] + kinks):
+            pieces = np.linspace(low, high, 1 + math.ceil(rate * (high - low) / 10))
+            for start, end in itertools.pairwise(pieces.tolist()):
+                yield turn, start, end
+
+
+@functools.cache
+def _gauss(count: int) -> tuple[Floats, Floats, Floats]:
+    """Nodes and weights on [−1, 1], and the matrix from values at the nodes to Legendre coefficients."""
+    from numpy.polynomial import legendre
+
+    nodes, weights = legendre.leggauss(count)
+    scale = np.arange(count) + 0.5
+    return nodes, weights, (legendre.legvander(nodes, count - 1) * weights[:, None]).T * scale[:, None]
 
 
 def _reach(mean: float) -> int:

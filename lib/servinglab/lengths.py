@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from ._checks import check_array, check_number
 _Z99 = NormalDist().inv_cdf(0.99)
 
 
-@runtime_checkable
 class Law(Protocol):
     """What every law offers."""
 
@@ -84,8 +83,8 @@ class Uniform:
     hi: int
 
     def __post_init__(self) -> None:
-        lo = check_number("lo", self.lo, ge=0, integer=True)
-        check_number("hi", self.hi, ge=lo, le=10**9, integer=True)
+        object.__setattr__(self, "lo", check_number("lo", self.lo, ge=0, integer=True))
+        object.__setattr__(self, "hi", check_number("hi", self.hi, ge=self.lo, le=10**9, integer=True))
 
     @property
     def mean(self) -> float:
@@ -135,9 +134,9 @@ class LogNormal:
     Parameters
     ----------
     median : float
-        Half of the draws are below it; > 0.
+        Half of the draws are below it; > 0, at most 10**12.
     p99 : float, optional
-        One draw in a hundred is above it; >= median.
+        One draw in a hundred is above it; >= median, and so close that sigma <= 10.
     sigma : float, optional
         Standard deviation of the logarithm; 0 <= sigma <= 10.
     max : float, optional
@@ -158,11 +157,11 @@ class LogNormal:
     max: float | None = None
 
     def __post_init__(self) -> None:
-        check_number("median", self.median, gt=0)
+        check_number("median", self.median, gt=0, le=1e12)
         if (self.p99 is None) == (self.sigma is None):
             raise ValueError(f"give either p99 or sigma; got p99={self.p99!r} and sigma={self.sigma!r}")
         if self.p99 is not None:
-            check_number("p99", self.p99, ge=self.median)
+            check_number("p99", self.p99, ge=self.median, le=self.median * math.exp(10 * _Z99))
         else:
             check_number("sigma", self.sigma, ge=0, le=10)
         if self.max is not None and self.p99 is not None:

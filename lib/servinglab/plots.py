@@ -20,10 +20,14 @@ from .metrics import percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from .result import Result
 
-COLORS = {"blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "grey": "#777777", "pale": "#BBBBBB"}
+COLORS = {
+    "blue": "#0072B2", "orange": "#D55E00", "green": "#009E73",
+    "dark": "#333333", "grey": "#777777", "pale": "#BBBBBB",
+}  # fmt: skip
 KITCHEN_ORDERS = 40  # more don't fit on a phone
 
 
@@ -76,13 +80,13 @@ def throughput(
     """
     ax = _axes(ax)
     curves = throughput_rps if isinstance(throughput_rps, Mapping) else {"Q(B)": throughput_rps}
-    _curves(ax, batch_sizes, curves)
+    lines = _curves(ax, batch_sizes, curves)
     if limit_rps is not None:
-        _rule(ax, limit_rps, f"1/r = {limit_rps:g}", COLORS["green"])
+        _rule(ax, limit_rps, f"1/r = {limit_rps:g}")
     if offered_rps is not None:
-        _rule(ax, offered_rps, f"λ = {offered_rps:g}", COLORS["orange"])
-    ax.set(xlabel="batch size B", ylabel="throughput (1/s)")
-    ax.set_ylim(bottom=0)
+        _rule(ax, offered_rps, f"λ = {offered_rps:g}")
+    ax.set(xlabel="batch size B", ylabel="throughput (1/s)", ylim=(0, None))
+    _label_ends(ax, lines)
     return ax
 
 
@@ -110,15 +114,47 @@ def p99(
     --------
     >>> ax = p99([14, 15, 16], {"sample": [1.97, 1.82, 1.85], "theory": [4.8, 2.6, 2.1]}, slo_s=1.8, top_s=5)
     >>> [text.get_text() for text in ax.texts]
-    ['sample', 'theory', 'SLO 1.8 s']
+    ['SLO 1.8 s', 'sample', 'theory']
     """
     ax = _axes(ax)
-    ax.set_ylim(0, top_s)
-    _curves(ax, batch_sizes, p99_s if isinstance(p99_s, Mapping) else {"P99": p99_s})
+    lines = _curves(ax, batch_sizes, p99_s if isinstance(p99_s, Mapping) else {"P99": p99_s})
     if slo_s is not None:
-        _rule(ax, slo_s, f"SLO {slo_s:g} s", COLORS["orange"])
-    ax.set(xlabel="batch size B", ylabel="P99 (s)")
-    ax.set_ylim(0, top_s)
+        _rule(ax, slo_s, f"SLO {slo_s:g} s")
+    ax.set(xlabel="batch size B", ylabel="P99 (s)", ylim=(0, top_s))
+    _label_ends(ax, lines)
+    return ax
+
+
+def load_test(
+    offered_rps: npt.ArrayLike,
+    completed_rps: npt.ArrayLike,
+    *,
+    capacity_rps: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """What a kitchen completed against what it was offered: on the diagonal it kept up.
+
+    Parameters
+    ----------
+    offered_rps, completed_rps : arrays of n
+        Requests per second, one pair for each run.
+    capacity_rps : float, optional
+        Draws the line that completions can't cross, Q(B).
+
+    Examples
+    --------
+    >>> ax = load_test([10, 20, 30], [10.1, 19.8, 21.4], capacity_rps=21.43)
+    >>> [text.get_text() for text in ax.texts]
+    ['Q(B) = 21.4', 'y = λ']
+    """
+    ax = _axes(ax)
+    offered = np.asarray(offered_rps, np.float64)
+    (diagonal,) = ax.plot([0, offered.max()], [0, offered.max()], marker="", linestyle="--", color=COLORS["grey"])
+    ax.plot(offered, np.asarray(completed_rps, np.float64), color=COLORS["blue"], marker="o")
+    if capacity_rps is not None:
+        _rule(ax, capacity_rps, f"Q(B) = {capacity_rps:.3g}")
+    ax.set(xlabel="offered rate λ (1/s)", ylabel="completed (1/s)", xlim=(0, None), ylim=(0, None))
+    _label_ends(ax, [("y = λ", diagonal)])
     return ax
 
 
@@ -158,15 +194,17 @@ def queue_growth(results: Mapping[str, Result], *, until_s: float | None = None,
         Right end of the axis: the last arrival, say, after which every house empties.
     """
     ax = _axes(ax)
-    for index, (label, result) in enumerate(results.items()):
+    lines = []
+    for label, result in results.items():
         time_s, number = number_in_system(result)
         if until_s is not None:
             number, time_s = number[time_s <= until_s], time_s[time_s <= until_s]
-        ax.step(time_s, number, where="post", marker="", linestyle=("-", "--", "-.", ":")[index % 4])
-        _label_end(ax, time_s, number, label, index)
+        (line,) = ax.step(time_s, number, where="post", marker="", linewidth=1.4)
+        lines.append((label, line))
     ax.set(xlabel="time t (s)", ylabel="orders in the house N(t)")
     ax.set_xlim(0, until_s)
     ax.set_ylim(bottom=0)
+    _label_ends(ax, lines)
     return ax
 
 
@@ -411,41 +449,52 @@ def _latencies(source: npt.ArrayLike | Result) -> npt.NDArray[np.float64]:
     return values
 
 
-def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> None:
+def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> list[tuple[str, Line2D]]:
     sizes = np.asarray(x, np.float64)
+    lines = []
     for index, (label, y) in enumerate(curves.items()):
         values = np.asarray(y, np.float64)
         if values.shape != sizes.shape:
             raise ValueError(f"{label} must have one value for each batch size; got {values.shape} for {sizes.shape}")
         values = np.where(np.isfinite(values), values, np.nan)
-        ax.plot(sizes, values, linestyle=("-", "--", "-.", ":")[index % 4])
-        _label_end(ax, sizes, values, label, index)
+        (line,) = ax.plot(sizes, values, linestyle=("-", "--", "-.", ":")[index % 4])
+        lines.append((label, line))
+    return lines
 
 
-def _label_end(ax: Axes, x: npt.NDArray[Any], y: npt.NDArray[Any], label: str, index: int) -> None:
-    """Write a line's name at its last point, in its colour; each further name a little lower."""
-    known = np.flatnonzero(~np.isnan(y))
-    if len(known):
-        line = ax.lines[-1]
+def _label_ends(ax: Axes, lines: Sequence[tuple[str, Line2D]]) -> None:
+    """Write each line's name beside its last point, in its colour; names that would touch move apart upwards."""
+    ends = []
+    for label, line in lines:
+        x, y = (np.asarray(values, np.float64) for values in line.get_data())
+        known = np.flatnonzero(~np.isnan(y))
+        if len(known):
+            ends.append((y[known[-1]], x[known[-1]], label, line.get_color()))
+    low, high = ax.get_ylim()
+    points = ax.get_window_extent().height * 72 / ax.figure.dpi / (high - low)
+    free = -np.inf
+    for y, x, label, color in sorted(ends, key=lambda end: end[0]):
+        height = max(y * points, free)
+        free = height + 13  # points: a line of text
         ax.annotate(
             label,
-            (x[known[-1]], y[known[-1]]),
-            xytext=(6, 0),
+            (x, y),
+            xytext=(6, height - y * points),
             textcoords="offset points",
             va="center",
-            color=line.get_color(),
+            color=color,
             annotation_clip=False,
         )
 
 
-def _rule(ax: Axes, value: float, label: str, color: str) -> None:
-    ax.axhline(value, color=color, linestyle=(0, (1, 1.5)), linewidth=1.6)
+def _rule(ax: Axes, value: float, label: str) -> None:
+    ax.axhline(value, color=COLORS["dark"], linestyle=(0, (1, 1.5)), linewidth=1.6)
     ax.annotate(
         label,
         (0.01, value),
         xycoords=("axes fraction", "data"),
         xytext=(0, 3),
         textcoords="offset points",
-        color=color,
+        color=COLORS["dark"],
         va="bottom",
     )

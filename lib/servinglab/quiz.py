@@ -286,12 +286,13 @@ def recall(key: str, answer: float, unit: str = "", digits: int = 3) -> Componen
     unit : str
         As given to `guess`.
     digits : int
-        Significant digits to show.
+        Significant digits to show; a whole number is shown in full.
     """
     _check_key(key)
     value = float(check_number("answer", answer))
     digits = check_number("digits", digits, ge=1, le=9, integer=True)
-    text = np.format_float_positional(value, precision=digits, fractional=False, trim="-")
+    whole = value.is_integer()
+    text = str(int(value)) if whole else np.format_float_positional(value, digits, fractional=False, trim="-")
     fallback = f'<p class="sl-fallback">{word("computed")}: <strong>{text}</strong> {escape(unit)}</p>'
     data = {"key": key, "unit": unit, "answer": value, "shown": text}
     return Component("recall", data, fallback, f"recall {key}: {text} {unit}".rstrip())

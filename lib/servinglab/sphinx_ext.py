@@ -44,9 +44,8 @@ from servinglab import _web, quiz
 _LOG = logging.getLogger(__name__)
 
 
-def library_hash() -> str:
-    """A short hash of every file of the library: pages executed with another one are stale."""
-    root = Path(__file__).parent
+def library_hash(root: Path) -> str:
+    """A short hash of every file of a library: pages executed with another one are stale."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -56,8 +55,12 @@ def library_hash() -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
-    os.environ[_web.IN_BOOK] = "1"  # the kernels inherit it: components show their static form
-    app.add_config_value("servinglab_library", library_hash(), "env")  # a change re-reads every page
+    # The kernels inherit both: components show their static form, and figures reach the page whatever the shell says.
+    os.environ[_web.IN_BOOK] = "1"
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    app.add_config_value(
+        "servinglab_library", library_hash(Path(__file__).parent), "env"
+    )  # a change re-reads every page
     app.connect("config-inited", _key_cache_on_library)
     app.connect("builder-inited", _write_components)
     app.connect("build-finished", _drop_font_preloads)

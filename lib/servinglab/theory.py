@@ -7,7 +7,7 @@ open for long (the *steady state*). Chapter 1 sets these laws beside `servinglab
 Doesn't model bursts, guests who leave, answers of several tokens, or the first minutes after opening. Each
 function says where else its formula stops being true.
 
-The exact laws come as a `QueueLaw` with means, tails P(· > t) and quantiles; `numpy` arrays of times are accepted.
+The exact laws come as a `QueueLaw`: means, tails P(· > t) for a time or an array of times, and quantiles.
 Accuracy: a tail is right to about 1e-10 and a quantile to about 1e-9 of itself, by sums of positive terms.
 """
 
@@ -569,7 +569,7 @@ def bulk_service(rate_rps: float, service_s: Sequence[float] | Floats) -> BulkLa
 
     The line that a batch leaves behind is a Markov chain, n → n − b + Poisson(λ·s(b)) with b = min(max(n, 1),
     B). It is solved as a finite system of equations with a geometric tail, twice, and the two sizes must
-    agree to 1e-11. A guest finds the state that an outside observer would (Poisson arrivals see time
+    agree to 1e-10. A guest finds the state that an outside observer would (Poisson arrivals see time
     averages), so its latency follows by conditioning on the batch in the pot, the time that batch still
     needs, and the line ahead; that density is integrated by polynomials that are exact to rounding between
     its kinks.

@@ -129,6 +129,7 @@ def _page(
 def _live(stops: dict[str, Sequence[float]], start: dict[str, int]) -> Any:
     import ipywidgets
     import matplotlib.pyplot as plt
+    from IPython.display import display
 
     from . import plots
 
@@ -157,7 +158,8 @@ def _live(stops: dict[str, Sequence[float]], start: dict[str, int]) -> Any:
         load = rate / capacity[index]
         left.set_title(f"B = {batch}: Q = {capacity[index]:.3g} /s, ρ = {load:.2f}")
         right.set_title(f"P99 = {p99[index]:.3g} s" if load < 1 else "ρ ≥ 1")
-        plt.show(figure)
+        display(figure)
+        plt.close(figure)
 
     output = ipywidgets.interactive_output(draw, sliders)
     return ipywidgets.VBox([ipywidgets.HBox(list(sliders.values()), layout={"flex_flow": "row wrap"}), output])

@@ -26,6 +26,7 @@ from .lengths import Constant, Law
 
 MAX_TIME_S = 4e9  # the engines count nanoseconds in 64 bits, which is 292 years; this leaves room to serve
 MAX_TOKENS = 10**9
+MAX_REQUESTS = 10**8  # drawn at once; their table takes several GB
 _MAX_SOJOURNS = 10**7
 
 Column = float | Sequence[float] | NDArray[Any] | Law
@@ -306,7 +307,7 @@ def poisson(
     rate_rps : float, requests/s
         Mean rate; > 0.
     n : int
-        How many requests; >= 1.
+        How many requests; 1 to 10**8.
     seed : int
         >= 0. The same seed gives the same workload.
     prompt_tokens, output_tokens, service_scale, priority : number, sequence of n numbers, or law
@@ -354,7 +355,7 @@ def deterministic(
     rate_rps : float, requests/s
         > 0.
     n : int
-        How many requests; >= 1.
+        How many requests; 1 to 10**8.
     seed : int, optional
         >= 0; needed only where a column is a law.
     prompt_tokens, output_tokens, service_scale, priority : number, sequence of n numbers, or law
@@ -396,9 +397,9 @@ def gamma_arrivals(
     rate_rps : float, requests/s
         Mean rate; > 0.
     n : int
-        How many requests; >= 1.
+        How many requests; 1 to 10**8.
     cv : float
-        0 < cv <= 100. Below 1 steadier than Poisson, 1 is Poisson, above 1 burstier.
+        0.001 to 100. Below 1 steadier than Poisson, 1 is Poisson, above 1 burstier.
     seed : int
         >= 0.
     prompt_tokens, output_tokens, service_scale, priority : number, sequence of n numbers, or law
@@ -413,7 +414,7 @@ def gamma_arrivals(
     >>> round(gamma_arrivals(rate_rps=20, n=10_000, cv=3, seed=1).cv, 1)
     3.0
     """
-    rate_rps, n, cv = _check_rate(rate_rps), _check_n(n), check_number("cv", cv, gt=0, le=100)
+    rate_rps, n, cv = _check_rate(rate_rps), _check_n(n), check_number("cv", cv, ge=0.001, le=100)
     gaps = _stream(seed, _ARRIVALS).gamma(cv**-2, cv**2 / rate_rps, size=n)
     name = f"gamma_arrivals(rate_rps={rate_rps:g}, n={n}, cv={cv:g}, seed={seed})"
     return _open(np.cumsum(gaps), seed, prompt_tokens, output_tokens, service_scale, priority, name)
@@ -447,7 +448,7 @@ def on_off(
         Mean length of a burst and of a pause; > 0. Phases much shorter than the gaps between requests make no
         bursts; more than about ten million phases are refused.
     n : int
-        How many requests; >= 1.
+        How many requests; 1 to 10**8.
     seed : int
         >= 0.
     prompt_tokens, output_tokens, service_scale, priority : number, sequence of n numbers, or law
@@ -550,8 +551,8 @@ def rate_profile(
     area = np.concatenate([[0.0], np.cumsum(lasts * (rates[:-1] + rates[1:]) / 2)])
     if area[-1] == 0:
         raise ValueError(f"rates_rps must not be 0 all the time; got {rates.tolist()}")
-    if area[-1] > 1e9:
-        raise ValueError(f"rates_rps must bring at most 1e9 requests; they bring {area[-1]:g}")
+    if area[-1] > MAX_REQUESTS:
+        raise ValueError(f"rates_rps must bring at most {MAX_REQUESTS:g} requests; they bring {area[-1]:g}")
     rng = _stream(seed, _ARRIVALS)
     work = np.zeros(1)
     while work[-1] <= area[-1]:
@@ -591,7 +592,7 @@ def closed_loop(
     clients : int
         >= 1. With more clients than requests, the rest have nothing to ask.
     n : int
-        Requests of all clients together; >= 1.
+        Requests of all clients together; 1 to 10**8.
     seed : int
         >= 0.
     think_s : number, sequence of n numbers, or law, s
@@ -640,7 +641,7 @@ def _check_rate(rate_rps: float) -> float:
 
 
 def _check_n(n: int) -> int:
-    return int(check_number("n", n, ge=1, le=10**9, integer=True))
+    return int(check_number("n", n, ge=1, le=MAX_REQUESTS, integer=True))
 
 
 def _stream(seed: int, stream: int) -> np.random.Generator:
@@ -652,7 +653,7 @@ def _column(name: str, value: Any, n: int, seed: int | None, stream: int) -> NDA
     """One column of n values, not yet checked against the column's own bounds."""
     if _is_sequence(value):
         return check_array(name, value, length=n)
-    if isinstance(value, Law):
+    if hasattr(value, "sample"):
         if seed is None and not isinstance(value, Constant):
             raise ValueError(f"seed must be given where {name} is drawn from a law; got None")
         drawn = value.sample(_stream(seed or 0, stream), n)

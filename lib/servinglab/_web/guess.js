@@ -73,7 +73,7 @@ mount('[data-sl="recall"]', (root, { key, unit, answer, shown }) => {
     const verdict = difference === 0 ? 'guess_same' : difference < 0 ? 'guess_below' : 'guess_above';
     says.replaceChildren(
       html('strong', {}, word('guessed', { value: withUnit(text, unit) })), ' ',
-      word(verdict, { difference: withUnit(show(Math.abs(difference)), unit), answer: withUnit(shown, unit) }));
+      word(verdict, { difference: withUnit(String(Number(show(Math.abs(difference)))), unit), answer: withUnit(shown, unit) }));
   };
   document.addEventListener('servinglab-guess', (event) => {
     if (event.detail === key) tell();

@@ -1,4 +1,4 @@
-"""Numbers of chapter 1's quiz: one pot's throughput, half its limit, the smallest stable batch, Little, overload."""
+"""Numbers of chapter 1's quiz: one pot's throughput, a busy pot, the smallest stable batch, Little, a load test."""
 
 from __future__ import annotations
 
@@ -31,19 +31,25 @@ def _pot_rate(rng: np.random.Generator) -> Variant:
     )
 
 
-def _fraction(rng: np.random.Generator) -> Variant:
+def _busy_pot(rng: np.random.Generator) -> Variant:
     fixed_s, per_request_s = _pot(rng)
-    percent = int(rng.choice([60, 70, 75, 80, 90]))
-    fraction = percent / 100
-    half = fixed_s / per_request_s
+    batch = int(rng.integers(3, 21))
+    step_s = round(fixed_s + per_request_s * batch, 6)
+    first_s = int(rng.integers(1, 21)) / 10
+    second_s = round(first_s + step_s * float(rng.choice([0.4, 0.6, 1.5])), 1)  # twice in three the pot is busy
+    free_s = first_s + step_s
+    start_s = max(second_s, free_s)
     return Variant(
-        given={"fixed_s": fixed_s, "per_request_s": per_request_s, "percent": percent},
-        answer=theory.smallest_batch_for_fraction(fraction, fixed_s, per_request_s),
-        wrong={
-            "linear": math.ceil(round(2 * fraction * half, 6)),
-            "inverted": math.ceil(round((1 - fraction) / fraction * half, 6)),
+        given={
+            "fixed_s": fixed_s,
+            "per_request_s": per_request_s,
+            "batch": batch,
+            "first_s": first_s,
+            "second_s": second_s,
         },
-        also={"limit_rps": 1 / per_request_s, "half": half},
+        answer=start_s + step_s,
+        wrong={"wrong-start": min(second_s, free_s) + step_s, "starts-not-ends": start_s},
+        also={"step_s": step_s, "free_s": free_s, "start_s": start_s},
     )
 
 
@@ -51,13 +57,15 @@ def _stable(rng: np.random.Generator) -> Variant:
     fixed_s, per_request_s = _pot(rng)
     rate_rps = int(rng.integers(2, 31))
     answer = theory.min_stable_batch(rate_rps, fixed_s, per_request_s)
-    if answer is None:  # no batch is large enough: a variant that `drawn` refuses
-        return Variant(given={}, answer=math.inf)
+    bound = theory.mean_taken_batch(rate_rps, fixed_s, per_request_s)
+    meets_one = math.isfinite(bound) and abs(bound - round(bound)) < 1e-6  # a whole bound: the batch with ρ = 1
+    if answer is None or meets_one != (rng.random() < 0.97):  # it is rare: keep few of the others
+        return Variant(given={}, answer=math.inf)  # refused by `drawn`
     return Variant(
         given={"fixed_s": fixed_s, "per_request_s": per_request_s, "rate_rps": rate_rps},
         answer=answer,
         wrong={"one-less": answer - 1, "forgets-r": math.floor(round(rate_rps * fixed_s, 6)) + 1},
-        also={"bound": rate_rps * fixed_s / (1 - rate_rps * per_request_s)},
+        also={"bound": bound},
     )
 
 
@@ -71,31 +79,28 @@ def _little(rng: np.random.Generator) -> Variant:
     )
 
 
-def _overload(rng: np.random.Generator) -> Variant:
-    # whole milliseconds, so that ρ = 1 is met exactly
-    fixed_ms, per_request_ms = 100 * int(rng.integers(2, 9)), 10 * int(rng.integers(1, 6))
-    batch = int(rng.choice([4, 5, 8, 10, 16, 20]))
-    step_ms = fixed_ms + per_request_ms * batch
-    capacity_rps = 1000 * batch / step_ms
-    rate_rps = round(capacity_rps * float(rng.choice([0.8, 1.0, 1.25])), 1)
-    offered = round(10 * rate_rps) * step_ms  # against 10,000 · batch
-    answer = "settles" if offered < 10_000 * batch else "edge" if offered == 10_000 * batch else "grows"
+def _shows(rng: np.random.Generator) -> Variant:
+    rate_rps, start = int(rng.integers(8, 31)), int(rng.integers(4, 13))
+    kind = rng.choice(["overload", "stable", "catching up"])
+    # in tenths of an order a second, over half an hour
+    missing = {"overload": int(rng.integers(2, 40)), "stable": 0, "catching up": -int(rng.integers(2, 8))}[str(kind)]
+    end = int(rng.integers(4, 13))
+    from_line, to_line = (start + max(0, -180 * missing), end + max(0, 180 * missing))
     return Variant(
         given={
-            "fixed_s": fixed_ms / 1000,
-            "per_request_s": per_request_ms / 1000,
-            "batch": batch,
             "rate_rps": rate_rps,
+            "completed_rps": round(rate_rps - missing / 10, 1),
+            "from_line": from_line,
+            "to_line": to_line,
         },
-        answer=answer,
-        also={"capacity_rps": capacity_rps, "rho": rate_rps / capacity_rps},
+        answer="capacity" if kind == "overload" else "at-least",
     )
 
 
 QUESTIONS = (
     drawn("pot-rate", _pot_rate, seed=101, unit="orders/s"),
-    drawn("fraction", _fraction, seed=102, unit="orders", tolerance=0),
+    drawn("busy-pot", _busy_pot, seed=102, unit="s", tolerance=0.005),
     drawn("stable", _stable, seed=103, unit="orders", tolerance=0),
     drawn("little", _little, seed=104, unit="s"),
-    drawn("overload", _overload, seed=105, choices=("settles", "edge", "grows"), count=30),
+    drawn("shows", _shows, seed=105, choices=("capacity", "at-least")),
 )

@@ -1,0 +1,7 @@
+"""`python -m servinglab`: the command line of `servinglab.cli`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

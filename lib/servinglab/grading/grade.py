@@ -1,0 +1,397 @@
+"""One notebook in, one report out.
+
+`grade_one` is what the learner's `servinglab check`, the teacher's `servinglab grade` and the tests of the graders
+use. It starts a child process that holds the checks; the child starts a second process (see `sandbox`) that holds
+the submission. The submission's own cells run over there, in order. The check cells run in the child, where each of
+the submission's functions is replaced by a stand-in that asks for the call: the checks' text, their expected
+answers and the tools they compare with are never within the submission's reach. Each check sees the notebook as it
+was at that cell. Hidden tests run when the last cell is done, so that no later output can carry their inputs away.
+
+What this module does not do: keep a gradebook, or read folders of submissions. That is `gradebook`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from servinglab.grading import notebooks
+from servinglab.grading.checks import UNFILLED, CheckFailed, Unanswered, hidden
+from servinglab.grading.sandbox import Calls, Died, Limits, Sandbox, SandboxError
+
+MAX_RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """One check cell: its points, and the message of the check that failed."""
+
+    grade_id: str
+    task: str
+    points: float
+    max_points: float
+    outcome: str  # "passed", "failed", "edited", "not run"
+    message: str = ""
+    hidden_left: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What grading one notebook found.
+
+    `problems` are sentences about the file and its cells; `notebook` is the notebook with the outputs of this run.
+    """
+
+    cells: tuple[CellReport, ...]
+    problems: tuple[str, ...] = ()
+    isolated: bool = False
+    notebook: NotebookNode = field(default_factory=nbformat.v4.new_notebook, repr=False)
+
+    @property
+    def score(self) -> float:
+        """Points won."""
+        return sum(cell.points for cell in self.cells)
+
+    @property
+    def max_score(self) -> float:
+        """Points there are."""
+        return sum(cell.max_points for cell in self.cells)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check that the notebook holds passes; False for a notebook without checks."""
+        return bool(self.cells) and all(cell.passed for cell in self.cells)
+
+    @property
+    def hidden_left(self) -> int:
+        """How many hidden tests the notebook doesn't hold: they run when it is graded."""
+        return sum(cell.hidden_left for cell in self.cells)
+
+    def __str__(self) -> str:
+        lines = []
+        for cell in self.cells:
+            mark = {"passed": "✓", "not run": "–"}.get(cell.outcome, "✗")
+            unfilled = UNFILLED in cell.message
+            note = "  not filled yet" if unfilled else ""
+            lines.append(f"{mark} {cell.grade_id}  ({cell.points:g} of {cell.max_points:g}){note}")
+            if not unfilled:
+                lines += [f"    {line}" for line in cell.message.splitlines()]
+        lines += [f"! {problem}" for problem in self.problems]
+        lines.append(f"{self.score:g} of {self.max_score:g} points")
+        return "\n".join(lines)
+
+
+def grade_one(
+    notebook: Path | str | NotebookNode,
+    *,
+    source: Path | str | NotebookNode | None = None,
+    folder: Path | None = None,
+    isolate: bool = True,
+    limits: Limits | None = None,
+) -> Report:
+    """Run one notebook and its checks, and report.
+
+    Parameters
+    ----------
+    notebook : path or NotebookNode
+        What to grade.
+    source : path or NotebookNode, optional
+        The assignment with its hidden tests. Every locked cell is put back from it. Without it, the notebook's own
+        checks run, and one whose text was edited doesn't count.
+    folder : Path, optional
+        The folder whose files the notebook may read; by default the one it lies in.
+    isolate : bool
+        Use bubblewrap. `False` gives the submission the rights of whoever calls this.
+    limits : Limits, optional
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    notebooks.NotebookError
+        If a file is no notebook.
+    SandboxError
+        If isolation is asked for and bubblewrap doesn't work here, or the grading process itself fails.
+    """
+    limits = limits or Limits()
+    if not isinstance(notebook, NotebookNode):
+        path = Path(notebook)
+        notebook = notebooks.read_notebook(path)
+        folder = folder or path.resolve().parent
+    problems: list[str] = []
+    edited: list[str] = []
+    if source is None:
+        edited = notebooks.edited_cells(notebook)
+    else:
+        official = source if isinstance(source, NotebookNode) else notebooks.read_notebook(Path(source))
+        notebook, problems = notebooks.restore(notebook, official)
+    job = {
+        "notebook": notebook,
+        "folder": str(folder) if folder else None,
+        "isolate": isolate,
+        "limits": dataclasses.asdict(limits),
+        "edited": edited,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "servinglab.grading.grade"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        # every check may use its time twice (visible, hidden), on top of the notebook's own time
+        patience = limits.total_s * 2 + 60
+        out, err = child.communicate(json.dumps(job).encode(), timeout=patience)
+    except BaseException as error:
+        child.kill()
+        child.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise SandboxError(f"grading took more than {patience:g} s") from None
+        raise
+    if child.returncode:
+        said = err.decode(errors="replace").strip().splitlines()
+        raise SandboxError(said[-1] if said else f"the grading process ended with status {child.returncode}")
+    reply = json.loads(out)
+    return Report(
+        cells=tuple(CellReport(**cell) for cell in reply["cells"]),
+        problems=(*problems, *reply["problems"]),
+        isolated=isolate,
+        notebook=nbformat.from_dict(reply["notebook"]),
+    )
+
+
+def run_part(source: str, names: Mapping[str, Any] | Callable[[str], Any], space: dict[str, Any], secret: bool) -> str:
+    """Run one part of a check cell; return the message of its failure, or nothing.
+
+    Parameters
+    ----------
+    source : str
+        Visible or hidden lines of a check cell.
+    names : mapping or callable
+        Where the notebook's names come from; `KeyError` or `NameError` for one that isn't there.
+    space : dict
+        The cell's own names; kept between its parts.
+    secret : bool
+        Whether these lines are hidden: the message then gives no input and no number away.
+    """
+    find = names if callable(names) else names.__getitem__
+    try:
+        for name in notebooks.free_names(source):
+            if name not in space:
+                space[name] = find(name)
+        with hidden() if secret else contextlib.nullcontext():
+            exec(compile(source, "<check>", "exec"), space)
+    except CheckFailed as failure:
+        return str(failure)
+    except Unanswered as failure:
+        return failure.public if secret else failure.came
+    except (NameError, KeyError) as failure:
+        missing = getattr(failure, "name", None) or str(failure).strip("'\"")
+        known = missing.removeprefix("name '").removesuffix("' is not defined")
+        return f"{known} is not defined here: its cell is missing, or stopped before it was reached"
+    except Exception as failure:
+        # an answer of a kind that the check did not expect; its text may quote the check
+        return f"the check could not read the answer ({type(failure).__name__})"
+    return ""
+
+
+def check_functions(official: NotebookNode, names: Mapping[str, Any]) -> tuple[CellReport, ...]:
+    """Run an assignment's check cells on functions of this process, without any protection.
+
+    For the tests of the graders: the same check text, the same messages, no notebook and no child process.
+    """
+    reports = []
+    for cell in filter(notebooks.is_check, official.cells):
+        space: dict[str, Any] = {}
+        message = ""
+        for secret, source in notebooks.parts(cell.source):
+            message = message or run_part(source, names, space, secret)
+        reports.append(_report(cell, message))
+    return tuple(reports)
+
+
+def _report(cell: NotebookNode, message: str, outcome: str = "") -> CellReport:
+    points = float(cell.metadata.nbgrader.get("points", 0))
+    own = cell.metadata.get("servinglab", {})
+    outcome = outcome or ("failed" if message else "passed")
+    held = any(secret for secret, _ in notebooks.parts(cell.source))
+    return CellReport(
+        grade_id=notebooks.grade_id(cell),
+        task=own.get("task", notebooks.grade_id(cell)),
+        points=points if outcome == "passed" else 0.0,
+        max_points=points,
+        outcome=outcome,
+        message=message,
+        hidden_left=0 if held else int(own.get("hidden", 0)),
+    )
+
+
+class _Ended(Exception):
+    """Cell `index` took the submission's process down."""
+
+    def __init__(self, index: int, cause: str) -> None:
+        super().__init__(cause)
+        self.index, self.cause = index, cause
+
+
+def _grade(
+    notebook: NotebookNode, folder: Path | None, isolate: bool, limits: Limits, edited: list[str]
+) -> tuple[dict[int, CellReport], list[str]]:
+    """Run a notebook; start again without a cell that took the process down."""
+    until = time.monotonic() + limits.total_s
+    skipped: dict[int, str] = {}
+    while True:
+        left = dataclasses.replace(limits, total_s=until - time.monotonic())
+        try:
+            reports, problems = _attempt(notebook, folder, isolate, left, edited, skipped)
+            break
+        except _Ended as end:
+            skipped[end.index] = end.cause
+            if len(skipped) > MAX_RESTARTS or until - time.monotonic() < 1:
+                return _nothing_more(notebook, end), [f"{_place(notebook, end.index)} ended the run: {end.cause}"]
+    left_out = [f"{_place(notebook, i)} was left out: {why}" for i, why in skipped.items()]
+    return reports, [*left_out, *problems]
+
+
+def _nothing_more(notebook: NotebookNode, end: _Ended) -> dict[int, CellReport]:
+    return {
+        index: _report(cell, f"not run: {end.cause}", "not run")
+        for index, cell in enumerate(notebook.cells)
+        if notebooks.is_check(cell)
+    }
+
+
+def _place(notebook: NotebookNode, index: int) -> str:
+    name = notebooks.grade_id(notebook.cells[index])
+    return f"cell {index + 1}" + (f" ({name})" if name else "")
+
+
+def _attempt(
+    notebook: NotebookNode,
+    folder: Path | None,
+    isolate: bool,
+    limits: Limits,
+    edited: list[str],
+    skipped: Mapping[int, str],
+) -> tuple[dict[int, CellReport], list[str]]:
+    reports: dict[int, CellReport] = {}
+    problems: list[str] = []
+    later: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
+    checks = sum(map(notebooks.is_check, notebook.cells))
+    with Sandbox(folder, isolate=isolate, limits=limits, checks=checks) as box:
+
+        def still_there(index: int) -> None:
+            if not box.alive:
+                raise _Ended(index, box.cause or "its process ended")
+
+        for index, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            cell.outputs = []
+            if not notebooks.is_check(cell):
+                if index in skipped:
+                    cell.outputs = [_error("Stopped", skipped[index])]
+                elif cell.source.strip():
+                    try:
+                        reply = box.run(cell.source)
+                    except Died as death:
+                        raise _Ended(index, str(death)) from None
+                    problems += _keep_outputs(cell, reply, _place(notebook, index))
+            elif index in skipped:
+                reports[index] = _report(cell, f"no answer: {skipped[index]}")
+            elif notebooks.grade_id(cell) in edited:
+                message = "this check's text was edited: put the released text back, then it counts again"
+                reports[index] = _report(cell, message, "edited")
+            else:
+                visible = [source for secret, source in notebooks.parts(cell.source) if not secret]
+                secret = [source for secret, source in notebooks.parts(cell.source) if secret]
+                space: dict[str, Any] = {}
+                try:
+                    calls = box.open_check(len(reports))
+                except Died as death:
+                    raise _Ended(index, str(death)) from None
+                message = next((said for part in visible if (said := run_part(part, calls.name, space, False))), "")
+                if secret and not message and calls.forked:
+                    later.append((index, calls, space, secret))
+                    reports[index] = _report(cell, "")
+                    continue
+                if not message:
+                    message = next((said for part in secret if (said := run_part(part, calls.name, space, True))), "")
+                box.end_check(calls)
+                still_there(index)
+                reports[index] = _report(cell, message)
+        for index, calls, space, secret in later:
+            calls.restart_clock()
+            message = next((said for part in secret if (said := run_part(part, calls.name, space, True))), "")
+            box.end_check(calls)
+            still_there(index)
+            reports[index] = _report(notebook.cells[index], message)
+    for index, report in reports.items():
+        if not report.passed:
+            notebook.cells[index].outputs = [_error("CheckFailed", report.message)]
+    return reports, problems
+
+
+def _keep_outputs(cell: NotebookNode, reply: Mapping[str, Any], place: str) -> list[str]:
+    """Put a run's outputs into its cell, as far as they are outputs; return what went wrong."""
+    for output in reply["outputs"]:
+        try:
+            node = nbformat.from_dict(output)
+            nbformat.validate(node, ref="output", version=4, version_minor=5)
+            cell.outputs.append(node)
+        except (nbformat.ValidationError, ValueError, TypeError, AttributeError):
+            return [f"{place} sent an output that is none"]
+    match reply.get("error"):
+        case {"name": str(name), "text": str(text), "place": str(where)}:
+            cell.outputs.append(_error(name, f"{text} ({where})" if where else text))
+            return [f"{place} stopped with {name}: {text}"[:300]]
+    return []
+
+
+def _error(name: str, text: str) -> NotebookNode:
+    return nbformat.v4.new_output("error", ename=name, evalue=text.split("\n")[0], traceback=[f"{name}: {text}"])
+
+
+def _main() -> None:
+    """The child: a job on standard input, a report on standard output, nothing else printed."""
+    answer = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    job = json.load(sys.stdin)
+    notebook = nbformat.from_dict(job["notebook"])
+    reports, problems = _grade(
+        notebook, Path(job["folder"]) if job["folder"] else None, job["isolate"], Limits(**job["limits"]), job["edited"]
+    )
+    reply = {
+        "cells": [dataclasses.asdict(reports[index]) for index in sorted(reports)],
+        "problems": problems,
+        "notebook": notebook,
+    }
+    with os.fdopen(answer, "w") as out:
+        json.dump(reply, out)
+
+
+if __name__ == "__main__":
+    try:
+        _main()
+    except SandboxError as error:
+        sys.exit(str(error))

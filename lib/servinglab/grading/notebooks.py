@@ -1,0 +1,241 @@
+"""Reading what was handed in, and putting the released text back where it was changed.
+
+A submission is read with care (size, encoding, JSON, notebook format) and compared with the assignment it answers.
+Answers stay as they are; every locked cell gets its official text again, and each difference is reported in words.
+
+What this module does not do: run anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+MAX_NOTEBOOK_BYTES = 20 * 2**20
+MAX_FILES_BYTES = 50 * 2**20
+BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
+END_HIDDEN = "### END HIDDEN TESTS"
+
+
+class NotebookError(Exception):
+    """A file that is no notebook; the text says why."""
+
+
+def read_notebook(path: Path) -> NotebookNode:
+    """Read a notebook of format 4, whatever it is: `NotebookError` says why it can't be read."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_NOTEBOOK_BYTES:
+            raise NotebookError(f"{path.name} has {size:,} bytes; the limit is {MAX_NOTEBOOK_BYTES:,}")
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotebookError(f"{path.name} is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise NotebookError(f"{path.name} can't be read: {error.strerror}") from None
+    try:
+        notebook = nbformat.reads(text, as_version=4)
+        nbformat.validate(notebook)
+        for cell in notebook.cells:
+            if not isinstance(cell.metadata.get("nbgrader", {}), dict):
+                raise NotebookError(f"{path.name}: a cell's grading metadata is not a table")
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise NotebookError(f"{path.name} is not a notebook: {reason[:200]}") from None
+    except nbformat.ValidationError as error:
+        raise NotebookError(f"{path.name} is not a valid notebook: {str(error.message)[:200]}") from None
+    return notebook
+
+
+def grade_id(cell: NotebookNode) -> str:
+    """The cell's identity in the assignment; empty for a cell of the reader's own."""
+    found = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+    return found if isinstance(found, str) else ""
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """Whether the cell gives points."""
+    return bool(grade_id(cell)) and cell.metadata["nbgrader"].get("grade") is True and cell.cell_type == "code"
+
+
+def is_locked(cell: NotebookNode) -> bool:
+    """Whether the cell's text belongs to the assignment, not to the reader."""
+    return bool(grade_id(cell)) and not cell.metadata["nbgrader"].get("solution", False)
+
+
+def parts(source: str) -> list[tuple[bool, str]]:
+    """Split a check cell into (hidden?, source) parts at the lines that mark hidden tests.
+
+    Line numbers are kept: the parts are padded with empty lines.
+
+    Examples
+    --------
+    >>> parts("a\\n### BEGIN HIDDEN TESTS\\nb\\n### END HIDDEN TESTS")
+    [(False, 'a\\n'), (True, '\\n\\nb\\n')]
+    """
+    found: list[tuple[bool, str]] = []
+    hidden, current, start = False, list[str](), 0
+    for number, line in enumerate([*source.splitlines(), END_HIDDEN]):
+        if line.strip() in (BEGIN_HIDDEN, END_HIDDEN):
+            if any(row.strip() for row in current):
+                found.append((hidden, "\n" * start + "\n".join(current) + "\n"))
+            hidden, current, start = line.strip() == BEGIN_HIDDEN, [], number + 1
+        else:
+            current.append(line)
+    return found
+
+
+def without_hidden(source: str) -> str:
+    """The source as it is released."""
+    kept, hidden = [], False
+    for line in source.split("\n"):
+        if line.strip() in (BEGIN_HIDDEN, END_HIDDEN):
+            hidden = line.strip() == BEGIN_HIDDEN
+        elif not hidden:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def free_names(source: str) -> list[str]:
+    """Names that a check takes from the notebook: used, but neither made there nor built in.
+
+    Examples
+    --------
+    >>> free_names("from math import pi\\nfor k in range(3): print(area(k), pi)")
+    ['area']
+    """
+    used, made = set[str](), set(dir(builtins))
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                made.add(name)
+            case ast.alias(name=name, asname=other):
+                made.add(other or name.split(".")[0])
+            case ast.ExceptHandler(name=str(name)):
+                made.add(name)
+    return sorted(used - made)
+
+
+def edited_cells(notebook: NotebookNode) -> list[str]:
+    """Locked cells whose text no longer fits the checksum that the release gave them.
+
+    A solution, as it is built, has no checksums: nothing in it counts as edited.
+    """
+    from nbgrader.utils import compute_checksum
+
+    locked = [cell for cell in notebook.cells if is_locked(cell)]
+    if not any("checksum" in cell.metadata.nbgrader for cell in locked):
+        return []
+    return [grade_id(cell) for cell in locked if cell.metadata.nbgrader.get("checksum") != compute_checksum(cell)]
+
+
+def restore(submitted: NotebookNode, official: NotebookNode) -> tuple[NotebookNode, list[str]]:
+    """Give a submission the assignment's own cells back.
+
+    Parameters
+    ----------
+    submitted, official : NotebookNode
+        What was handed in, and the assignment with its hidden tests.
+
+    Returns
+    -------
+    notebook : NotebookNode
+        The submission's cells in their order: answers untouched, locked cells as in `official`, missing locked cells
+        put back behind their predecessor, copies without their grading identity (the last one counts).
+    problems : list of str
+        One sentence for each difference.
+    """
+    table = {grade_id(cell): cell for cell in official.cells if grade_id(cell)}
+    problems: list[str] = []
+    last = {grade_id(cell): number for number, cell in enumerate(submitted.cells) if grade_id(cell) in table}
+    copies = {
+        name
+        for number, cell in enumerate(submitted.cells)
+        if (name := grade_id(cell)) in table and number != last[name]
+    }
+    problems += [f"cell {name} is there more than once: the last one counts" for name in table if name in copies]
+    cells: list[NotebookNode] = []
+    for number, cell in enumerate(submitted.cells):
+        cell, name = copy.deepcopy(cell), grade_id(cell)
+        if name not in table or number != last[name]:
+            if name and name not in table:
+                problems.append(f"cell {name} is not part of this assignment: it is run but not graded")
+            cell.metadata.pop("nbgrader", None)
+            cells.append(cell)
+            continue
+        own = table[name]
+        if is_locked(own):
+            texts = (without_hidden(own.source).rstrip(), own.source.rstrip())
+            if cell.cell_type != own.cell_type or cell.source.rstrip() not in texts:
+                problems.append(f"cell {name} was edited: its released text is put back")
+            cell = copy.deepcopy(own)
+        else:
+            if cell.cell_type != own.cell_type:
+                problems.append(f"cell {name} was turned into a {cell.cell_type} cell: it is read as {own.cell_type}")
+                source = cell.source
+                cell = copy.deepcopy(own)
+                cell.source = source
+            cell.metadata["nbgrader"] = copy.deepcopy(own.metadata["nbgrader"])
+        cells.append(cell)
+    here = {grade_id(cell) for cell in cells}
+    before = ""
+    for name, own in table.items():
+        if name not in here:
+            if is_locked(own):
+                problems.append(f"cell {name} was missing: it is put back")
+                at = next((n + 1 for n, cell in enumerate(cells) if grade_id(cell) == before), 0)
+                cells.insert(at, copy.deepcopy(own))
+            else:
+                problems.append(f"answer cell {name} is missing")
+                continue
+        before = name
+    notebook: Any = copy.deepcopy(official)
+    notebook.cells = cells
+    _give_new_ids_to_copies(cells)
+    return notebook, problems
+
+
+def _give_new_ids_to_copies(cells: list[NotebookNode]) -> None:
+    taken: set[str] = set()
+    for number, cell in enumerate(cells):
+        if cell.get("id") in taken or "id" not in cell:
+            cell["id"] = f"copy-{number}"
+        taken.add(cell["id"])
+
+
+def copy_files(source: Path, target: Path) -> list[str]:
+    """Copy what lies beside a notebook: plain files only, within a size, and no notebook.
+
+    A notebook may hold hidden tests or answers, a link may lead to them: neither comes within a submission's reach.
+
+    Returns
+    -------
+    list of str
+        One sentence for each file that was left out.
+    """
+    problems, total = [], 0
+    for folder, folders, files in os.walk(source):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name.endswith(".ipynb") or name.startswith("."):
+                continue
+            if path.is_symlink() or not path.is_file():
+                problems.append(f"{path.relative_to(source)} is a link or no plain file: left out")
+                continue
+            total += path.stat().st_size
+            if total > MAX_FILES_BYTES:
+                return [*problems, f"more than {MAX_FILES_BYTES:,} bytes beside the notebook: the rest is left out"]
+            copied = target / path.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copied)
+    return problems

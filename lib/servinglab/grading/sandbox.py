@@ -1,0 +1,448 @@
+"""A process for one submission, as far from everything else as the system allows.
+
+With bubblewrap the process has no network, no capabilities and no way to see other processes; it finds the
+interpreter, its packages, this library and its own files, all read-only, and one scratch folder of limited size.
+Without bubblewrap only the limits on time, memory and file size remain, which a hostile submission can get around:
+that is for a learner's own work on a learner's own machine, or for a teacher who says so.
+
+What this module does not do: know what a notebook or a check is. It runs sources and answers calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import pickle
+import queue
+import re
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import servinglab
+from servinglab.grading.checks import Unanswered
+from servinglab.grading.notebooks import copy_files
+from servinglab.grading.wire import Opaque, WireError, decode, pack, read_frame
+
+BWRAP_AT_LEAST = (0, 8)
+SCRATCH = "/scratch"
+SUBMISSION = "/submission"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    `cell_s` and `check_s` are wall-clock seconds for one cell and for one check cell's calls together, `total_s` for
+    the whole notebook; `memory_bytes` is for one process and for all of them together; `scratch_bytes` for each of the
+    writable folders; `processes` counts threads too.
+    """
+
+    cell_s: float = 30.0
+    check_s: float = 20.0
+    total_s: float = 300.0
+    memory_bytes: int = 4 * 2**30
+    scratch_bytes: int = 64 * 2**20
+    processes: int = 128
+
+
+class SandboxError(Exception):
+    """Isolation was asked for and can't be had, or the process did not start."""
+
+
+class Died(Exception):
+    """The submission's process is gone; the text says why, as far as that is known."""
+
+
+@functools.cache
+def isolation_problem() -> str:
+    """Why bubblewrap can't isolate a submission here; empty where it can."""
+    found = shutil.which("bwrap")
+    if not found:
+        return "bubblewrap (bwrap) is not installed"
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30).stdout
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if number < BWRAP_AT_LEAST:
+        return f"bubblewrap 0.8 or newer is needed; found {version.strip() or 'no version'}"
+    trial = subprocess.run(
+        [*_bwrap_arguments(None, Limits()), sys.executable, "-I", "-c", ""], capture_output=True, text=True, timeout=60
+    )
+    if trial.returncode:
+        return f"bubblewrap can't make a sandbox here ({(trial.stderr.strip().splitlines() or ['no reason'])[-1]})"
+    return ""
+
+
+def _bwrap_arguments(files: Path | None, limits: Limits) -> list[str]:
+    """The command line of a sandbox that sees `files` and no other work."""
+    library = Path(servinglab.__file__).parent
+    scheme = sysconfig.get_paths()
+    wanted = [
+        Path(sys.base_prefix) if Path(sys.base_prefix) not in (Path("/usr"), Path("/")) else Path(scheme["stdlib"]),
+        Path(os.path.realpath(sys.executable)),
+        Path(sys.prefix) if sys.prefix != sys.base_prefix else Path(scheme["purelib"]),
+        *[Path(folder) for folder in site.getsitepackages()],
+        Path("/lib"),
+        Path("/lib64"),
+        Path("/usr/lib"),
+        Path("/usr/lib64"),
+        Path("/etc/ld.so.cache"),
+        Path("/usr/share/zoneinfo"),
+        library,
+    ]
+    bound: list[str] = []
+    for path in wanted:
+        if path.is_symlink() and path.parent == Path("/"):
+            bound += ["--symlink", os.readlink(path), str(path)]
+        elif path.exists():
+            bound += ["--ro-bind", str(path), str(path)]
+    if files is not None:
+        bound += ["--ro-bind", str(files), SUBMISSION]
+    size = str(limits.scratch_bytes)
+    return [
+        shutil.which("bwrap") or "bwrap",
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
+        *("--uid", "65534", "--gid", "65534", "--hostname", "kitchen"),
+        *("--die-with-parent", "--new-session"),
+        *bound,
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", SCRATCH),
+        *("--symlink", f"{SCRATCH}/tmp", "/tmp", "--dir", f"{SCRATCH}/tmp"),
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--chdir", SCRATCH),
+    ]
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """The only variables that a submission sees."""
+    needed_by_windows = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    return {
+        **needed_by_windows,
+        "PATH": str(Path(sys.executable).parent),
+        "HOME": scratch,
+        "TMPDIR": f"{scratch}/tmp",
+        "IPYTHONDIR": f"{scratch}/ipython",
+        "MPLCONFIGDIR": f"{scratch}/matplotlib",
+        "NUMBA_CACHE_DIR": f"{scratch}/numba",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYTHONPATH": str(Path(servinglab.__file__).parents[1]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "LANG": "C.UTF-8",
+        # one thread each: memory limits count every thread's arena, and a class is graded in parallel if at all
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+    }
+
+
+class Sandbox:
+    """One submission's process. Use as a context manager.
+
+    Parameters
+    ----------
+    files : Path or None
+        The folder beside the notebook; its plain files, but no notebook, are copied into the process's working folder.
+    isolate : bool
+        Use bubblewrap.
+    limits : Limits
+    checks : int
+        How many check cells will come: each gets its own line and its own copy of the process.
+
+    Raises
+    ------
+    SandboxError
+        If isolation is asked for and not possible, or the process doesn't start.
+    """
+
+    def __init__(self, files: Path | None, *, isolate: bool, limits: Limits, checks: int) -> None:
+        if isolate and (problem := isolation_problem()):
+            raise SandboxError(problem)
+        self.limits = limits
+        self.cause = ""
+        self._deadline = time.monotonic() + limits.total_s
+        self._replies: queue.Queue[Any] = queue.Queue()
+        self._stack = contextlib.ExitStack()
+        can_fork = sys.platform == "linux"
+        pairs = [socket.socketpair() for _ in range(checks)] if can_fork else []
+        self._lines = [ours for ours, _ in pairs]
+        self._scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="servinglab-"))
+        work = Path(self._scratch, "work")
+        work.mkdir()
+        if files:
+            copy_files(files, work)
+        if isolate:
+            scratch, folder, copied = SCRATCH, f"{SCRATCH}/work", SUBMISSION
+            command = _bwrap_arguments(work, limits)
+        else:
+            scratch, folder, copied, command = self._scratch, str(work), None, []
+            Path(scratch, "tmp").mkdir()
+        lines = [theirs.fileno() for _, theirs in pairs]
+        options = {
+            "limits": {
+                "memory_bytes": limits.memory_bytes,
+                "scratch_bytes": limits.scratch_bytes,
+                "cpu_s": int(limits.total_s) + 60,
+                # without a namespace of its own, this would count the user's other processes as well
+                **({"processes": limits.processes} if isolate else {}),
+            },
+            "files": copied,
+            "folder": folder,
+            "lines": lines,
+        }
+        python = [sys.executable, "-P", "-s", "-B", "-m", "servinglab.grading.worker", json.dumps(options)]
+        self._errors = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (the stack closes it)
+        self._process = subprocess.Popen(
+            [*command, *python],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=self._scratch,
+            env=_environment(scratch),
+            pass_fds=lines,
+            start_new_session=True,
+        )
+        for _, theirs in pairs:
+            theirs.close()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        if sys.platform == "linux":
+            threading.Thread(target=self._watch, daemon=True).start()
+        try:
+            self._ask(None, 60.0)
+        except Died as error:
+            self._errors.seek(0)
+            said = self._errors.read(4000).decode(errors="replace").strip().splitlines()
+            self.close()
+            raise SandboxError(f"the submission's process did not start: {said[-1] if said else error}") from None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and everything it started."""
+        self._end("")
+        self._process.wait()
+        # a reader must be gone before its pipe is closed: the number would be used again, and it would read on there
+        self._listener.join(timeout=5)
+        pipes = [self._process.stdin, *self._lines, *([] if self._listener.is_alive() else [self._process.stdout])]
+        for pipe in pipes:
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        self._stack.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs and was not told to end."""
+        return not self.cause and self._process.poll() is None
+
+    def run(self, source: str) -> dict[str, Any]:
+        """Run one cell: its `outputs` as in a notebook, and its `error` (class and text) or None.
+
+        Raises
+        ------
+        Died
+            If the process is gone, or had to be ended because it ignored its time limit.
+        """
+        reply = self._ask({"run": source, "seconds": self.limits.cell_s}, self.limits.cell_s + 2.0)
+        if not isinstance(reply.get("outputs"), list):
+            raise Died(self._end("it sent something that is no answer"))
+        return reply
+
+    def open_check(self, number: int) -> Calls:
+        """The notebook as it is now, ready to answer calls until `end_check`."""
+        reply = self._ask({"check": number}, 10.0)
+        if "error" in reply:
+            raise Died("it could not start a process for the check")
+        if reply.get("forked"):
+            line = self._lines[number]
+
+            def ask(request: dict[str, Any], seconds: float) -> Any:
+                line.settimeout(max(seconds, 0.001))
+                try:
+                    line.sendall(pack(request))
+                    return read_frame(line.recv)
+                except TimeoutError:
+                    raise _late() from None
+                except (OSError, WireError):
+                    raise _dead() from None
+
+            return Calls(ask, self.limits.check_s, number, forked=True)
+
+        def ask_here(request: dict[str, Any], seconds: float) -> Any:
+            try:
+                return self._ask(request, seconds)
+            except Died:
+                raise (_late() if "time" in self.cause else _dead()) from None
+
+        return Calls(ask_here, self.limits.check_s, number, forked=False)
+
+    def end_check(self, calls: Calls) -> None:
+        """Let go of one check's copy of the notebook."""
+        with contextlib.suppress(Died):
+            if calls.forked:
+                self._ask({"end": calls.number}, 5.0)
+            else:
+                self._send({"done": True})
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(pack(request))
+            self._process.stdin.flush()
+        except OSError:
+            raise Died(self._end("its process ended")) from None
+
+    def _ask(self, request: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+        if request is not None:
+            self._send(request)
+        left = self._deadline - time.monotonic()
+        try:
+            reply = self._replies.get(timeout=max(min(seconds, left), 0.001))
+        except queue.Empty:
+            whole = left < seconds
+            limit = self.limits.total_s if whole else seconds
+            what = "the whole notebook" if whole else "a cell"
+            raise Died(self._end(f"{what} took more time than its limit of {limit:g} s")) from None
+        if not isinstance(reply, dict):
+            raise Died(self._end("its process ended"))
+        return reply
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        read: Callable[[int], bytes] = functools.partial(os.read, self._process.stdout.fileno())
+        try:
+            while True:
+                self._replies.put(read_frame(read))
+        except (WireError, OSError, ValueError):
+            self._replies.put(None)
+
+    def _watch(self) -> None:
+        """End a sandbox that uses more memory or processes, all together, than it may."""
+        while self._process.poll() is None:
+            threads, memory, pids = _usage(self._process.pid, self.limits.processes)
+            if threads > self.limits.processes:
+                self._end(f"it started more than {self.limits.processes} processes")
+            elif memory > self.limits.memory_bytes and _shared_out(pids) > self.limits.memory_bytes:
+                self._end(f"it used more than {self.limits.memory_bytes / 2**30:g} GiB of memory")
+            time.sleep(0.1)
+
+    def _end(self, cause: str) -> str:
+        """Kill everything in the sandbox; the first cause given is the one reported."""
+        self.cause = self.cause or cause
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        return self.cause
+
+
+class Calls:
+    """Asks one copy of the notebook for names, attributes and calls, within one time limit for them all."""
+
+    def __init__(self, ask: Callable[[dict[str, Any], float], Any], seconds: float, number: int, forked: bool) -> None:
+        self._ask, self.seconds, self.number, self.forked = ask, seconds, number, forked
+        self._until = time.monotonic() + seconds
+
+    def restart_clock(self) -> None:
+        self._until = time.monotonic() + self.seconds
+
+    def name(self, name: str) -> Any:
+        """The value of a global name; `NameError` where the notebook has none."""
+        reply = self.request({"name": name})
+        if reply is _MISSING:
+            raise NameError(f"name {name!r} is not defined")
+        return reply
+
+    def request(self, request: dict[str, Any]) -> Any:
+        reply = self._ask(request, self._until - time.monotonic())
+        match reply:
+            case {"missing": True}:
+                return _MISSING
+            case {"error": {"name": str(name), "text": str(text), "place": str(place)}}:
+                raise Unanswered.from_error(name, text[:1000], place[:200])
+            case {"value": value}:
+                try:
+                    plain = decode(value)
+                except (WireError, RecursionError):
+                    raise Unanswered("an answer that is not plain data", "an answer that is not plain data") from None
+                return Remote(self, plain) if isinstance(plain, Opaque) else plain
+        raise _dead()
+
+
+class Remote:
+    """Stands in for a function or an object of the submission: calls and attributes are asked for over there."""
+
+    def __init__(self, calls: Calls, value: Opaque) -> None:
+        self._calls, self._value = calls, value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = base64.b64encode(pickle.dumps((args, kwargs))).decode()
+        return self._calls.request({"ref": self._value.ref, "arguments": arguments})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._calls.request({"ref": self._value.ref, "attribute": name})
+
+
+_MISSING = object()
+
+
+def _late() -> Unanswered:
+    return Unanswered("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
+
+
+def _dead() -> Unanswered:
+    return Unanswered(
+        "no answer: the process ended",
+        "no answer: the process ended",
+        "the function used too much memory or ended its own process",
+    )
+
+
+def _usage(root: int, enough: int) -> tuple[int, int, list[int]]:
+    """Threads and resident bytes of everything below process `root`, and the processes' numbers."""
+    threads, memory, pids, todo = 0, 0, list[int](), [root]
+    page = os.sysconf("SC_PAGE_SIZE")
+    while todo and threads <= enough:
+        pid = todo.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            for task in os.listdir(f"/proc/{pid}/task"):
+                todo += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        except (OSError, IndexError, ValueError):
+            continue
+        pids.append(pid)
+        threads += int(fields[17])
+        memory += int(fields[21]) * page
+    return threads, memory, pids
+
+
+def _shared_out(pids: list[int]) -> int:
+    """Resident bytes of these processes, memory that several share counted once."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+            total += int(found.group(1)) * 1024 if found else 0
+    return total

@@ -1,0 +1,84 @@
+"""Answers to `pot_rate`: six and more wrong ideas, and differently built right ones."""
+
+
+def counts_batches(B, fixed_s, per_request_s):
+    return 1 / (fixed_s + per_request_s * B)
+
+
+def forgets_the_parentheses(B, fixed_s, per_request_s):
+    return B / fixed_s + per_request_s * B if fixed_s else 1 / per_request_s
+
+
+def seconds_per_order(B, fixed_s, per_request_s):
+    return (fixed_s + per_request_s * B) / B
+
+
+def leaves_out_the_fixed_time(B, fixed_s, per_request_s):
+    return 1 / per_request_s
+
+
+def charges_one_order(B, fixed_s, per_request_s):
+    return B / (fixed_s + per_request_s)
+
+
+def pays_the_fixed_time_for_each_order(B, fixed_s, per_request_s):
+    return B / (B * (fixed_s + per_request_s))
+
+
+def divides_without_rest(B, fixed_s, per_request_s):
+    return B // (fixed_s + per_request_s * B)
+
+
+def rounds_to_two_digits(B, fixed_s, per_request_s):
+    return round(B / (fixed_s + per_request_s * B), 2)
+
+
+def only_the_example(B, fixed_s, per_request_s):
+    return B / (0.4 + 0.02 * B)
+
+
+def leaves_out_the_orders_time(B, fixed_s, per_request_s):
+    return B / fixed_s if fixed_s else 1 / per_request_s
+
+
+def as_the_formula(B, fixed_s, per_request_s):
+    return B / (fixed_s + per_request_s * B)
+
+
+def one_over_the_time_of_an_order(B, fixed_s, per_request_s):
+    return 1 / (fixed_s / B + per_request_s)
+
+
+def as_share_of_the_limit(B, fixed_s, per_request_s):
+    import numpy as np
+
+    busy = np.float64(per_request_s) * B
+    return busy / (busy + fixed_s) / per_request_s
+
+
+ALL = ("basic", "edges", "property")
+WRONG = {
+    counts_batches: {
+        "basic": "counts batches per second",
+        "edges": "without a fixed time",
+        "property": "a larger batch gives a higher rate",
+    },
+    forgets_the_parentheses: {
+        "basic": "parentheses",
+        "edges": "the formula holds at its ends too",
+        "property": "a larger batch gives a higher rate",
+    },
+    seconds_per_order: dict(zip(ALL, ("upside down", "at its ends too", "gives a higher rate"), strict=True)),
+    leaves_out_the_fixed_time: dict(zip(ALL, ("fixed time is left out", "at its ends", "higher rate"), strict=True)),
+    charges_one_order: {
+        "basic": "every order in the batch adds",
+        "edges": "without a fixed time",
+        "property": "gives a higher rate",
+    },
+    pays_the_fixed_time_for_each_order: {"basic": "paid once per batch", "edges": "ends", "property": "higher rate"},
+    divides_without_rest: dict(zip(ALL, ("needn't be whole", "ends", "higher rate"), strict=True)),
+    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": "three times the time"},
+    only_the_example: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches 1/r"},
+    leaves_out_the_orders_time: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches"},
+}
+RIGHT = [as_the_formula, one_over_the_time_of_an_order, as_share_of_the_limit]

@@ -1,0 +1,466 @@
+"""Drive the built pages in a headless browser, from the file system and from a server, as a reader would."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from servinglab import quiz
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+]
+CHAPTER = "chapters/01_night_kitchen.html"
+FULL_STOP = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(book: Path) -> Iterator[str]:
+    handler = functools.partial(_Quiet, directory=str(book))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+@pytest.fixture(params=["file", "server"])
+def root(request: pytest.FixtureRequest, book: Path) -> str:
+    """Where the book starts: an address of the file system or of a local server."""
+    return book.as_uri() if request.param == "file" else request.getfixturevalue("server")
+
+
+class Reader:
+    """One reader's browser: pages opened in it share a storage; what goes wrong is collected."""
+
+    def __init__(self, browser: Browser, root: str, **options: Any) -> None:
+        self.root = root
+        self.wrong: list[str] = []
+        self.context = browser.new_context(viewport=options.pop("viewport", {"width": 1280, "height": 900}), **options)
+        self.context.on("request", self._request)
+        self.context.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
+        self.context.on("console", self._console)
+        self.context.on("weberror", lambda error: self.wrong.append(f"error: {error.error}"))
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((f"{self.root}/", "data:", "blob:")):
+            self.wrong.append(f"outside: {request.url}")
+
+    def _console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(f"console: {message.text}")
+
+    def open(self, path: str = CHAPTER) -> Page:
+        page = self.context.new_page()
+        page.goto(f"{self.root}/{path}", wait_until="load")
+        if page.locator("script[src*='tex-chtml.js']").count():
+            page.wait_for_function("MathJax.startup.promise")
+            page.evaluate("MathJax.startup.promise")
+        return page
+
+
+@pytest.fixture
+def reader(browser: Browser, root: str) -> Iterator[Reader]:
+    reader = Reader(browser, root)
+    yield reader
+    reader.context.close()
+    assert reader.wrong == []
+
+
+@pytest.fixture
+def file_reader(browser: Browser, book: Path) -> Iterator[Reader]:
+    reader = Reader(browser, book.as_uri())
+    yield reader
+    reader.context.close()
+    assert reader.wrong == []
+
+
+def _pages(book: Path) -> list[str]:
+    return sorted(str(path.relative_to(book)) for path in (book / "chapters").glob("*.html"))
+
+
+def test_every_page_is_whole(reader: Reader, book: Path) -> None:
+    """No request outside, no console error (the fixture looks), every formula set, every image loaded."""
+    for path in _pages(book):
+        page = reader.open(path)
+        formulas = page.locator("span.math, div.math").count()
+        assert page.locator("mjx-container").count() >= formulas, path
+        if path == CHAPTER:
+            assert formulas > 3
+        text = page.evaluate(
+            """() => {
+                const copy = document.querySelector('article').cloneNode(true);
+                copy.querySelectorAll('pre, code, mjx-container, script').forEach((node) => node.remove());
+                return copy.textContent;
+            }"""
+        )
+        assert "$" not in text and "\\(" not in text and "\\frac" not in text, path
+        assert page.locator("mjx-merror").count() == 0, path
+        broken = page.evaluate("[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src)")
+        assert broken == [], path
+        page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone(browser: Browser, book: Path, scheme: Any) -> None:
+    reader = Reader(browser, book.as_uri(), viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    for path in _pages(book):
+        page = reader.open(path)
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        page.evaluate(FULL_STOP)
+        wide = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]")
+        assert max(wide[:2]) <= wide[2] == 360, path
+        over = page.evaluate(
+            """() => [...document.querySelectorAll('.sl-component, .sl-quiz')]
+                .filter((part) => part.scrollWidth > part.clientWidth + 1).map((part) => part.outerHTML.slice(0, 80))"""
+        )
+        assert over == [], path
+    reader.context.close()
+    assert reader.wrong == []
+
+
+def test_components_are_readable_in_the_dark(browser: Browser, book: Path) -> None:
+    """Text against its background: a contrast of at least 4.5, in both themes."""
+    for scheme in ("light", "dark"):
+        reader = Reader(browser, book.as_uri(), color_scheme=scheme)
+        page = reader.open()
+        worst = page.evaluate(
+            """() => {
+                const light = (rgb) => {
+                    const [r, g, b] = rgb.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+                        .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+                    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+                };
+                const paper = (node) => {
+                    for (let at = node; at; at = at.parentElement) {
+                        const color = getComputedStyle(at).backgroundColor;
+                        if (!/, 0\\)$|transparent/.test(color)) return color;
+                    }
+                    return 'rgb(255, 255, 255)';
+                };
+                const texts = '.sl-says, .sl-question p, .sl-verdict, .sl-component :is(label, button, summary), '
+                    + '.sl-counters, .sl-legend span, .sl-unit, .sl-quiz button, .sl-readout span';
+                return [...document.querySelectorAll(texts)].filter((n) => n.textContent.trim()).map((node) => {
+                    const [a, b] = [light(getComputedStyle(node).color), light(paper(node))].sort((x, y) => y - x);
+                    return [(a + 0.05) / (b + 0.05), node.className || node.tagName];
+                }).sort((x, y) => x[0] - y[0])[0];
+            }"""
+        )
+        assert worst[0] >= 4.5, (scheme, worst)
+        reader.context.close()
+
+
+# --- the animation ----------------------------------------------------------------------------------------------------
+
+
+def _places(page: Page) -> list[str]:
+    """Where each order is drawn, lane by lane."""
+    return page.eval_on_selector_all(
+        "[data-sl=kitchen] .sl-ticket", "all => all.map((t) => `${t.dataset.place} ${t.style.transform}`)"
+    )
+
+
+def _time(page: Page) -> float:
+    return float(page.get_attribute("[data-sl=kitchen]", "data-time") or "nan")
+
+
+def test_the_kitchen_plays_and_pauses_by_keyboard(reader: Reader) -> None:
+    page = reader.open()
+    kitchen = page.locator("[data-sl=kitchen]").first
+    assert _time(page) == 0
+    before = _places(page)
+    play = kitchen.get_by_role("button", name="Play")
+    play.focus()
+    page.keyboard.press("Space")
+    page.wait_for_function("Number(document.querySelector('[data-sl=kitchen]').dataset.time) > 1")
+    kitchen.get_by_role("button", name="Pause").press("Space")
+    paused = _time(page)
+    assert _places(page) != before
+    page.evaluate(FULL_STOP)
+    assert _time(page) == paused
+
+
+def test_the_kitchen_steps_scrubs_and_ends_where_the_runs_end(file_reader: Reader) -> None:
+    page = file_reader.open()
+    kitchen = page.locator("[data-sl=kitchen]").first
+    data = json.loads(kitchen.locator("script").first.text_content() or "")
+    forward = kitchen.get_by_role("button", name="Next event")
+    forward.press("Enter")
+    first = _time(page)
+    assert first == pytest.approx(min(order["arrival"] for order in data["lanes"][0]["orders"]), abs=1e-3)
+    forward.press("Enter")
+    assert _time(page) > first
+    kitchen.get_by_role("button", name="Previous event").press("Enter")
+    assert _time(page) == first
+    assert "1 in line" in (kitchen.locator("[role=status]").text_content() or "")
+
+    scrub = kitchen.get_by_role("slider", name="Time")
+    scrub.press("End")
+    assert _time(page) == pytest.approx(data["duration"], abs=1e-3)
+    assert {place.split()[0] for place in _places(page)} == {"served"}
+    for lane, drawn in zip(data["lanes"], kitchen.locator(".sl-lane").all(), strict=True):
+        orders = lane["orders"]
+        rate = len(orders) / lane["last"]
+        latency = sum(order["finish"] - order["arrival"] for order in orders) / len(orders)
+        counters = drawn.locator(".sl-counters").text_content() or ""
+        assert f"{len(orders)}/{len(orders)}" in counters
+        assert f"{rate:.2f} /s" in counters and f"{latency:.2f} s" in counters
+    scrub.press("Home")
+    assert _time(page) == 0
+    assert {place.split()[0] for place in _places(page)} == {"away"}
+
+
+def test_the_kitchen_counts_what_is_where(file_reader: Reader) -> None:
+    """At every tenth of the time the picture shows what the run's own moments say."""
+    page = file_reader.open()
+    data = json.loads(page.locator("[data-sl=kitchen] script").first.text_content() or "")
+    scrub = page.locator("[data-sl=kitchen] input[type=range]").first
+    for tenth in range(1, 11):
+        time = scrub.evaluate(
+            """(input, share) => {
+                input.value = share * input.max;
+                input.dispatchEvent(new Event('input'));
+                return Number(input.value);
+            }""",
+            tenth / 10,
+        )
+        for lane, drawn in zip(data["lanes"], page.locator(".sl-lane").all(), strict=True):
+            places = drawn.locator(".sl-ticket").evaluate_all("all => all.map((t) => t.dataset.place)")
+            blocks = drawn.locator(".sl-ticket").evaluate_all(
+                "all => all.map((t) => t.querySelectorAll('.sl-block:not(.sl-block-done)').length)"
+            )
+            for order, place, left in zip(lane["orders"], places, blocks, strict=True):
+                still = sum(end > time + 1e-9 for end in order["ends"])
+                cooking = order["scheduled"] <= time + 1e-9 < order["leaves"]
+                assert left == still
+                assert (place in ("pot", "done")) == cooking
+                assert (place == "done") == (cooking and still == 0)
+
+
+def test_without_motion_the_kitchen_jumps_from_event_to_event(browser: Browser, book: Path) -> None:
+    reader = Reader(browser, book.as_uri(), reduced_motion="reduce")
+    page = reader.open()
+    data = json.loads(page.locator("[data-sl=kitchen] script").first.text_content() or "")
+    moments = {0.0} | {start for lane in data["lanes"] for start, _ in lane["steps"]}
+    for lane in data["lanes"]:
+        for order in lane["orders"]:
+            moments |= {order["arrival"], order["finish"], *order["ends"]}
+    page.get_by_role("button", name="Play").first.click()
+    page.wait_for_function("Number(document.querySelector('[data-sl=kitchen]').dataset.time) > 0")
+    page.get_by_role("button", name="Pause").first.click()
+    assert min(abs(_time(page) - moment) for moment in moments) < 1e-3
+    assert page.locator(".sl-ticket").first.evaluate("t => getComputedStyle(t).transitionDuration") == "0s"
+    reader.context.close()
+
+
+# --- the explorer -----------------------------------------------------------------------------------------------------
+
+
+def test_the_explorer_redraws_from_the_library_s_numbers(reader: Reader) -> None:
+    page = reader.open()
+    explorer = page.locator("[data-sl=explorer]").first
+    data = json.loads(explorer.locator("script").first.text_content() or "")
+    at = dict(data["start"])
+
+    def paths() -> list[str | None]:
+        return [curve.get_attribute("d") for curve in explorer.locator("path.sl-curve").all()]
+
+    for name, key, values in (
+        ("arrival rate λ", "rate", data["rates_rps"]),
+        ("fixed time t", "fixed", data["fixed_s"]),
+        ("per order r", "slope", data["per_request_s"]),
+    ):
+        before = paths()
+        explorer.get_by_role("slider", name=name).press("ArrowLeft")
+        at[key] -= 1
+        assert paths() != before, f"{name} moves no curve"
+        assert str(values[at[key]]) in (explorer.get_by_role("slider", name=name).get_attribute("aria-valuetext") or "")
+    batch = explorer.get_by_role("slider", name="batch size B")
+    for move in ("Home", "End"):
+        batch.press(move)
+        index = 0 if move == "Home" else len(data["batch_sizes"]) - 1
+        p99 = data["p99_s"][at["rate"]][at["fixed"]][at["slope"]][index]
+        said = explorer.locator(".sl-readout").text_content() or ""
+        assert f"B = {data['batch_sizes'][index]}" in said
+        assert ("ρ ≥ 1" in said) if p99 is None else (f"P99 = {float(f'{p99:.3g}')}" in said)
+    for move, slo in (("Home", data["slo_s"][0]), ("End", data["slo_s"][-1])):
+        explorer.get_by_role("slider", name="P99 limit").press(move)
+        expected = "unstable" if p99 is None else "meets" if p99 <= slo else "misses"
+        assert explorer.get_attribute("data-state") == expected
+
+
+# --- guess and quiz ---------------------------------------------------------------------------------------------------
+
+
+def test_a_guess_comes_back_after_a_reload(reader: Reader) -> None:
+    page = reader.open()
+    field = page.get_by_label("Your guess").first
+    recall = page.locator("[data-sl=recall]").first
+    answer = json.loads(recall.locator("script").text_content() or "")
+    assert "haven't" in (recall.text_content() or "")
+    field.fill("a dozen")
+    field.press("Enter")
+    assert "Type a number" in (page.locator("[data-sl=guess] [role=status]").first.text_content() or "")
+    assert "haven't" in (recall.text_content() or "")
+    guess = float(answer["shown"]) - 5
+    field.fill(f"{guess:g}")
+    field.press("Enter")
+    assert f"You guessed {guess:g}" in (recall.text_content() or "")
+    page.close()
+
+    page = reader.open()
+    assert page.get_by_label("Your guess").first.input_value() == f"{guess:g}"
+    recalled = page.locator("[data-sl=recall]").first.text_content() or ""
+    assert f"You guessed {guess:g}" in recalled
+    assert f"5 {answer['unit']} below the computed {answer['shown']}" in recalled
+
+
+def test_a_guess_works_where_storage_is_refused(browser: Browser, book: Path) -> None:
+    reader = Reader(browser, book.as_uri())
+    reader.context.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } })"
+    )
+    page = reader.open()
+    field = page.get_by_label("Your guess").first
+    field.fill("12")
+    field.press("Enter")
+    assert "only while the page is open" in (page.locator("[data-sl=guess] [role=status]").first.text_content() or "")
+    assert "You guessed 12" in (page.locator("[data-sl=recall]").first.text_content() or "")
+    reader.context.close()
+    assert [line for line in reader.wrong if "servinglab" in line] == []
+
+
+def _drawn(page: Page, question: quiz.Question) -> quiz.Variant:
+    """The variant that the page shows now, as the library has it."""
+    part = page.locator(f".sl-question[data-key={question.key}]")
+    variant = question.variants[int(part.get_attribute("data-variant") or "")]
+    texts = part.locator(".sl-fresh").evaluate_all("all => all.map((n) => [n.dataset.name, n.textContent])")
+    assert all(variant.shown()[name] == text for name, text in texts)
+    return variant
+
+
+def test_the_quiz_is_graded_by_keyboard(reader: Reader) -> None:
+    page = reader.open()
+    root = page.locator(".sl-quiz").first
+    questions = quiz.load(root.get_attribute("data-quiz") or "")
+    score = root.locator(".sl-score [role=status]")
+    assert score.text_content() == "0 of 5 right"
+    for done, question in enumerate(questions):
+        part = root.locator(f".sl-question[data-key={question.key}]")
+        variant = _drawn(page, question)
+        wrong = question.choices or tuple(variant.wrong)
+        hint = next(key for key in wrong if key != variant.answer)
+        for key, reply in ((hint, variant.wrong.get(hint)), (None, variant.answer)):
+            if question.choices:
+                part.locator(f"input[value={key or reply}]").focus()
+                page.keyboard.press("Space")
+                part.get_by_role("button", name="Check").press("Enter")
+            else:
+                field = part.get_by_label("Your answer")
+                field.fill(f"{reply!r}")
+                field.press("Enter")
+            shown = part.locator(".sl-hint.sl-shown").evaluate_all("all => all.map((n) => n.dataset.key)")
+            assert shown == ([key] if key else []), question.key
+            assert part.get_attribute("data-state") == ("wrong" if key else "right"), question.key
+        why = part.locator("details.sl-why")
+        assert why.get_attribute("open") is None
+        why.locator("summary").press("Enter")
+        assert why.get_attribute("open") is not None
+        assert score.text_content() == f"{done + 1} of 5 right"
+    first = root.locator(".sl-question").first
+    shown = first.locator("p").nth(1).text_content()
+    first.get_by_role("button", name="New numbers").press("Enter")
+    assert first.locator("p").nth(1).text_content() != shown
+    assert score.text_content() == "4 of 5 right"
+    field = first.get_by_label("Your answer")
+    field.fill("1,5")
+    field.press("Enter")
+    assert "Type a number" in (first.locator("[role=status]").text_content() or "")
+    root.get_by_role("button", name="New numbers for all").press("Enter")
+    assert score.text_content() == "0 of 5 right"
+
+
+def test_the_page_grades_as_the_library_does(file_reader: Reader) -> None:
+    page = file_reader.open()
+    cases = []
+    for question in quiz.load("ch01"):
+        edge = 1 + question.tolerance
+        for index, variant in enumerate(question.variants):
+            if question.choices:
+                replies = list(question.choices)
+            else:
+                numbers = [variant.answer, *variant.wrong.values()]
+                replies = [repr(n * f) for n in numbers for f in (1, edge - 1e-6, edge + 1e-6, 2 - edge + 1e-6)]
+            for reply in replies:
+                grade = question.grade(variant, reply)
+                cases.append([question.key, index, reply, grade.right, grade.hint])
+    differ = page.evaluate(
+        """(cases) => {
+            const questions = JSON.parse(document.querySelector('.sl-quiz > script').textContent);
+            return cases.filter(([key, index, reply, right, hint]) => {
+                const question = questions.find((q) => q.key === key);
+                const grade = ServingLab.grade(question, question.variants[index], reply);
+                return grade.right !== right || grade.hint !== hint;
+            });
+        }""",
+        cases,
+    )
+    assert len(cases) > 1000
+    assert differ == []
+
+
+def test_controls_have_names(file_reader: Reader) -> None:
+    """Every control of the components has a label, and every drawing a text."""
+    page = file_reader.open()
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('.sl-component, .sl-quiz')].flatMap((part) => [
+            ...[...part.querySelectorAll('input, select')].filter((n) => !n.labels.length && !n.ariaLabel),
+            ...[...part.querySelectorAll('button')].filter((n) => !n.textContent.trim()),
+            ...[...part.querySelectorAll('svg')].filter((n) => !n.getAttribute('aria-label') && !n.ariaHidden),
+        ]).map((n) => n.outerHTML.slice(0, 120))"""
+    )
+    assert unnamed == []
+
+
+def test_the_words_follow_the_page_s_language(browser: Browser, book: Path, tmp_path: Path) -> None:
+    """A page in Chinese shows the components' Chinese words."""
+    text = (book / CHAPTER).read_text(encoding="utf-8").replace('<html lang="en"', '<html lang="zh-CN"', 1)
+    chinese = book / "chapters" / "zh_trial.html"
+    chinese.write_text(text, encoding="utf-8")
+    try:
+        reader = Reader(browser, book.as_uri())
+        page = reader.open("chapters/zh_trial.html")
+        for name in ("播放", "记下来", "全部换一组数"):
+            assert page.get_by_role("button", name=name).count() >= 1, name
+        assert page.get_by_role("slider", name="到达率 λ").count() == 1
+        assert "静态批处理" in (page.locator("[data-sl=kitchen] .sl-lane").first.text_content() or "")
+        reader.context.close()
+    finally:
+        chinese.unlink()
