@@ -63,6 +63,12 @@ def step_times(draw, kv):
     return sl.AffineStep(fixed + (fixed + per_request == 0), per_request, per_prefill, per_kv)
 
 
+@st.composite
+def roofs(draw, kv):
+    one = draw(step_times(kv))
+    return one if draw(st.booleans()) else sl.RoofStep(one, draw(step_times(kv)))
+
+
 POTS = st.sampled_from([1, 1, 2, 3, None])
 
 
@@ -91,7 +97,7 @@ def assert_same(fast: sl.Result, plain: sl.Result) -> None:
 @given(st.data(), workloads(), schedulers(), POTS)
 def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots):
     scaled = bool((workload.service_scale != 1).any())
-    step_time = data.draw(step_times(kv=not scaled))
+    step_time = data.draw(roofs(kv=not scaled))
     assert_same(sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots))
 
 
@@ -134,7 +140,7 @@ def token_runs(draw):
 
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(token_runs(), step_times(kv=True))
+@given(token_runs(), roofs(kv=True))
 def test_the_fast_engine_counts_tokens_and_blocks_as_the_readable_one(run, step_time):
     work, rules, pool = run
     fast, plain = (serve(work, rules, step_time, kv=pool) for serve in (sl.simulate, sl.reference))
@@ -249,14 +255,24 @@ def test_clients_of_a_closed_loop_wait_for_their_answer():
 
 def test_closed_sums_of_steps_are_exact():
     rng = np.random.default_rng(0)
-    for _ in range(300):
-        base, per_kv = int(rng.integers(1e6, 1e14)), int(rng.integers(0, 10 ** int(rng.integers(1, 9))))
-        kv, growth, steps = int(rng.integers(0, 10**6)), int(rng.integers(1, 1000)), int(rng.integers(1, 400))
-        each = [(base + per_kv * (kv + i * growth) + 500_000) // 1_000_000 for i in range(steps)]
-        assert _kernel._span_ns(base, per_kv, kv, growth, steps) == sum(each)
-        gap = int(rng.integers(0, sum(each) + 1))
-        first = next((k for k in range(1, steps + 1) if sum(each[:k]) >= gap), steps)
-        assert _kernel._steps_to(base, per_kv, kv, growth, steps, gap) == first
+    crossed = 0
+    for _ in range(400):
+        bases = rng.integers(10**6, 10 ** int(rng.integers(7, 14)), 2).tolist()
+        per_kv = rng.integers(0, 10 ** int(rng.integers(1, 9)), 2).tolist()
+        kv, growth, steps = int(rng.integers(0, 10**5)), int(rng.integers(1, 1000)), int(rng.integers(1, 400))
+        sides = [
+            [(base + each * (kv + i * growth) + 500_000) // 1_000_000 for i in range(steps)]
+            for base, each in zip(bases, per_kv, strict=True)
+        ]
+        roof = np.max(sides, axis=0).tolist()
+        crossed += roof not in sides
+        roof_of = (bases[0], per_kv[0], bases[1], per_kv[1], kv, growth)
+        assert _kernel._span_ns(bases[0], per_kv[0], kv, growth, steps) == sum(sides[0])
+        assert _kernel._roof_ns(*roof_of, steps) == sum(roof)
+        gap = int(rng.integers(0, sum(roof) + 1))
+        first = next((k for k in range(1, steps + 1) if sum(roof[:k]) >= gap), steps)
+        assert _kernel._steps_to(*roof_of, steps, gap) == first
+    assert crossed > 5
 
 
 def test_a_step_time_of_your_own_is_served_and_said_to_be_slow():

@@ -13,7 +13,7 @@ from .reference import reference
 from .result import Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
 from .simulate import SimulationInterrupted, simulate
-from .step_time import AffineStep
+from .step_time import AffineStep, RoofStep
 from .traces import TraceError, read_trace
 from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
 
@@ -26,6 +26,7 @@ __all__ = [
     "ContinuousBatching",
     "DynamicBatching",
     "Result",
+    "RoofStep",
     "Segments",
     "SimulationInterrupted",
     "StaticBatching",

@@ -34,8 +34,10 @@ NOW, NEXT, HEAD, TAIL, BUSY, DONE, FREED, FRESH, COOKING, PENDING, BEFORE, STATE
 
 # columns of one pot
 (STEP, MEMBERS, ALIVE, FIRST, SEATS, BATCH, LONGEST_PROMPT, KV, LIST, NEW_FROM, NEW_TO, EVENT) = range(12)
-(S_START, S_STEPS, S_RUNNING, S_CHARGED, S_PREFILL, S_DECODE, S_FIRST, S_KV, S_BASE, S_WAITING) = range(12, 22)
-POT_COLUMNS = 22
+(S_START, S_STEPS, S_RUNNING, S_CHARGED, S_PREFILL, S_DECODE, S_FIRST, S_KV, S_BASE, S_BASE_2, S_WAITING) = range(
+    12, 23
+)
+POT_COLUMNS = 23
 
 # a row of the log, for both loops; the names are those of result.Segments
 LOG = np.dtype(
@@ -148,23 +150,32 @@ def _span_ns(base: int, per_kv: int, kv: int, growth: int, steps: int) -> int:
 
 
 @njit(cache=True)
-def _steps_to(base: int, per_kv: int, kv: int, growth: int, most: int, gap: int) -> int:
+def _roof_ns(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, steps: int) -> int:
+    """Nanoseconds of `steps` steps of which each takes the longer of two sides, both affine in the tokens held."""
+    gap = base - base_2 + (per_kv - per_kv_2) * kv
+    slope = (per_kv - per_kv_2) * growth
+    if gap >= 0 and gap + slope * (steps - 1) >= 0:
+        return _span_ns(base, per_kv, kv, growth, steps)
+    if gap <= 0 and gap + slope * (steps - 1) <= 0:
+        return _span_ns(base_2, per_kv_2, kv, growth, steps)
+    turn = -(-abs(gap) // abs(slope))  # the first step at which the other side is at least as long
+    if gap > 0:
+        first = _span_ns(base, per_kv, kv, growth, turn)
+        return first + _span_ns(base_2, per_kv_2, kv + turn * growth, growth, steps - turn)
+    first = _span_ns(base_2, per_kv_2, kv, growth, turn)
+    return first + _span_ns(base, per_kv, kv + turn * growth, growth, steps - turn)
+
+
+@njit(cache=True)
+def _steps_to(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, most: int, gap: int) -> int:
     """The fewest steps, from 1 to `most`, that last at least `gap` nanoseconds; `most` if none do."""
-    b, a = base + per_kv * kv + HALF, per_kv * growth
-    high = min(most, gap // max(1, b // NS) + 1)  # no step is shorter than the first
-    if high <= FEW:
-        total = 0
-        for steps in range(1, high):
-            total += max(1, b // NS)
-            if total >= gap:
-                return steps
-            b += a
-        return high
-    low = min(high, gap // max(1, (b + a * high) // NS))  # none is longer than the last
-    low = max(1, low)
+    first = _roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, 1)
+    high = min(most, gap // first + 1)  # no step is shorter than the first
+    last = _roof_ns(base, per_kv, base_2, per_kv_2, kv + high * growth, growth, 1)
+    low = min(high, max(1, gap // last))  # none is longer than the last
     while low < high:
         middle = (low + high) >> 1
-        if _span_ns(base, per_kv, kv, growth, middle) >= gap:
+        if _roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, middle) >= gap:
             high = middle
         else:
             low = middle + 1
@@ -178,7 +189,7 @@ def run(
     # the scheduler
     completes: bool, streaming: bool, padded: bool, cap: int, window: int, full_price: bool, cooks_last: bool,
     # the step time
-    fixed: int, per_request: int, per_prefill: int, per_kv: int,
+    side: Any,
     # what becomes of the requests
     scheduled: Any, first_token: Any, finish: Any,
     # the engine's memory
@@ -194,6 +205,7 @@ def run(
     n, pots = len(arrival), len(pot)
     used, full = 0, len(log)
     no_marks = np.int64(-1)
+    per_kv, per_kv_2 = side[0, 3], side[1, 3]
 
     while True:
         # ---- the next instant
@@ -299,10 +311,14 @@ def run(
             for p in range(state[FRESH]):
                 q = pot[p]
                 if q[EVENT] > now and q[MEMBERS] < cap and q[S_STEPS] > 1:
-                    steps = _steps_to(q[S_BASE], per_kv, q[S_KV], q[S_CHARGED], q[S_STEPS], now - q[S_START])
+                    steps = _steps_to(
+                        q[S_BASE], per_kv, q[S_BASE_2], per_kv_2, q[S_KV], q[S_CHARGED], q[S_STEPS], now - q[S_START]
+                    )
                     if steps < q[S_STEPS]:
                         q[S_STEPS] = steps
-                        q[EVENT] = q[S_START] + _span_ns(q[S_BASE], per_kv, q[S_KV], q[S_CHARGED], steps)
+                        q[EVENT] = q[S_START] + _roof_ns(
+                            q[S_BASE], per_kv, q[S_BASE_2], per_kv_2, q[S_KV], q[S_CHARGED], steps
+                        )
                         _rise(pot, ends, place, place[p])
 
         # ---- pots that begin a step: empty ones first, then those between two steps
@@ -392,7 +408,8 @@ def run(
             q[S_RUNNING] = q[MEMBERS]
             q[S_FIRST] = places
             q[S_DECODE] = q[ALIVE] - places
-            base = fixed + per_request * q[S_CHARGED] + per_prefill * q[S_PREFILL]
+            base = side[0, 0] + side[0, 1] * q[S_CHARGED] + side[0, 2] * q[S_PREFILL]
+            base_2 = side[1, 0] + side[1, 1] * q[S_CHARGED] + side[1, 2] * q[S_PREFILL]
             if scaled:
                 largest = 0.0
                 if completes:
@@ -404,8 +421,10 @@ def run(
                         largest = max(largest, scale[at])
                         at = after[at]
                 base = np.int64(np.rint(largest * base))
+                base_2 = np.int64(np.rint(largest * base_2))
             q[S_BASE] = base
-            q[EVENT] = now + _span_ns(base, per_kv, q[S_KV], q[S_CHARGED], q[S_STEPS])
+            q[S_BASE_2] = base_2
+            q[EVENT] = now + _roof_ns(base, per_kv, base_2, per_kv_2, q[S_KV], q[S_CHARGED], q[S_STEPS])
             ends[state[COOKING]] = p
             _rise(pot, ends, place, state[COOKING])
             state[COOKING] += 1
@@ -458,7 +477,7 @@ def run_tokens(
     # the scheduler and the pool
     seats: int, budget: int, chunked: bool, gate: bool, watermark: int, blocks: int, block_size: int, limited: bool,
     # the step time
-    fixed: int, per_request: int, per_prefill: int, per_kv: int,
+    side: Any,
     # what becomes of the requests
     scheduled: Any, first_token: Any, finish: Any, preemptions: Any,
     # the engine's memory
@@ -476,6 +495,7 @@ def run_tokens(
     n = len(arrival)
     used, full, wheel_size = 0, len(log), len(wheel)
     mask = wheel_size - 1
+    per_kv, per_kv_2 = side[0, 3], side[1, 3]
     state[T_LATE] = 0
 
     while True:
@@ -644,19 +664,15 @@ def run_tokens(
 
         # ---- one step, or as many as pass before anything changes
         steps = np.int64(1)
-        base = fixed + per_request * charged + per_prefill * prefill
+        base = side[0, 0] + side[0, 1] * charged + side[0, 2] * prefill
+        base_2 = side[1, 0] + side[1, 1] * charged + side[1, 2] * prefill
         if admitted == 0 and lost == 0 and partial < 0:
             ends = s
             while wheel[ends & mask] < 0:
                 ends += 1
             steps = ends - s + 1
             if waiting == 0 and state[T_COUNT] < seats and decoding < budget and at != FAR and steps > 1:
-                gap = at - now
-                if per_kv == 0:
-                    each = max(1, (base + HALF) // NS)
-                    steps = min(steps, -(-gap // each))
-                elif _span_ns(base, per_kv, kv, charged, steps) > gap:
-                    steps = _steps_to(base, per_kv, kv, charged, steps, gap)
+                steps = _steps_to(base, per_kv, base_2, per_kv_2, kv, charged, steps, at - now)
             if limited and steps > 1 and decoding * (steps // block_size + 1) > state[T_FREE]:
                 fit = np.int64(1)
                 while fit < steps and need[(s + fit) % block_size] <= state[T_FREE]:
@@ -668,7 +684,7 @@ def run_tokens(
                 state[T_FREE] -= whole * decoding
                 for i in range(1 + whole * block_size, steps):
                     state[T_FREE] -= need[(s + i) % block_size]
-        end = now + _span_ns(base, per_kv, kv, charged, steps)
+        end = now + _roof_ns(base, per_kv, base_2, per_kv_2, kv, charged, steps)
 
         running, in_use = state[T_COUNT], blocks - state[T_FREE]
 

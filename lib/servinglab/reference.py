@@ -19,7 +19,7 @@ from ._checks import check_number
 from .arrivals import Arrivals
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
-from .step_time import AffineStep, StepTime
+from .step_time import ClosedForm, StepTime
 from .token_reference import Blocks, serve_tokens
 from .workload import Workload
 
@@ -113,7 +113,7 @@ def reference(
         else:
             charged, prefill = len(alive), sum(prompt[request] for request in new)
             kv = sum(prompt[request] + tokens[request] for request in alive)
-        if isinstance(step_time, AffineStep):
+        if isinstance(step_time, ClosedForm):
             lasts = step_time.step_ns(charged, prefill, kv, max(scale[request] for request in pot.members))
         else:
             lasts = round(max(scale[r] for r in pot.members) * step_time(charged, prefill, kv) * 1e9)

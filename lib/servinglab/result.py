@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .step_time import FS_PER_NS, AffineStep
+from .step_time import FS_PER_NS, ClosedForm
 
 if TYPE_CHECKING:
     from .metrics import Summary
@@ -231,13 +231,14 @@ class Result:
         charged, kv = log.charged[row].astype(np.int64), log.kv_tokens[row].astype(np.int64)
         kv = kv + nth * charged
         even = ((log.end_ns - log.start_ns) // count)[row]
-        if isinstance(self.step_time, AffineStep) and self.step_time.per_kv_token_s > 0:
-            fixed, per_request, per_prefill, per_kv = self.step_time.coefficients_fs
-            base = fixed + per_request * charged + per_prefill * log.prefill_tokens[row].astype(np.int64)
-            affine = (base + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
-            lasts = np.where(count[row] > 1, affine, even)
-        else:
-            lasts = even
+        lasts = even
+        if isinstance(self.step_time, ClosedForm) and self.step_time.per_kv_token_s > 0:
+            prefill = log.prefill_tokens[row].astype(np.int64)
+            sides = [
+                (fixed + per_request * charged + per_prefill * prefill + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
+                for fixed, per_request, per_prefill, per_kv in self.step_time.sides_fs
+            ]
+            lasts = np.where(count[row] > 1, np.max(sides, axis=0), even)
         total = np.cumsum(lasts)
         before = total - lasts
         start = log.start_ns[row] + before - np.repeat(before[np.cumsum(count) - count], count)
@@ -277,7 +278,7 @@ class Result:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
-        varies = not isinstance(self.step_time, AffineStep) or self.step_time.per_kv_token_s > 0
+        varies = not isinstance(self.step_time, ClosedForm) or self.step_time.per_kv_token_s > 0
         log = self.steps() if varies else self._log()
         late_ns, late = self.late_gaps
         after_ns = np.concatenate([(log.end_ns - log.start_ns) // log.steps, late_ns])

@@ -17,7 +17,7 @@ from .paged import PagedScheduler
 from .reference import check_pots, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
-from .step_time import AffineStep, StepTime
+from .step_time import ClosedForm, StepTime
 from .token_reference import Blocks, check_token_workload
 from .workload import Workload
 
@@ -52,7 +52,7 @@ def simulate(
     scheduler : StaticBatching, DynamicBatching or ContinuousBatching
         Who is in the next step. Any other object with their attributes and an `admit` method is served by the
         reference engine, more slowly, with a warning.
-    step_time : AffineStep or callable
+    step_time : AffineStep, RoofStep or callable
         Seconds of a step. A callable of your own is served by the reference engine too.
     pots : int or None
         How many pots share the line. None: as many as anyone could want.
@@ -87,7 +87,7 @@ def simulate(
     if slow is not None:
         warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
         return reference(workload, scheduler, step_time, pots, kv)
-    assert isinstance(step_time, AffineStep)
+    assert isinstance(step_time, ClosedForm)
     if tokens:
         assert isinstance(scheduler, ContinuousBatching)
         return _simulate_tokens(workload, scheduler, step_time, kv, progress)
@@ -95,7 +95,7 @@ def simulate(
 
 
 def _simulate_pots(
-    workload: Workload, scheduler: Any, step_time: AffineStep, pots: int | None, progress: Progress | None
+    workload: Workload, scheduler: Any, step_time: ClosedForm, pots: int | None, progress: Progress | None
 ) -> Result:
     """Pots that share a line, with no limit but seats."""
     from . import _kernel as k
@@ -143,7 +143,7 @@ def _simulate_pots(
         while state[k.NOW] != k.FAR:
             used = k.run(
                 requests.arrival, workload.prompt_tokens, workload.output_tokens, workload.service_scale,
-                requests.think, scaled, workload.clients, *settings, *step_time.coefficients_fs,
+                requests.think, scaled, workload.clients, *settings, _sides(step_time),
                 requests.scheduled, requests.first_token, requests.finish, *memory, log.buffer,
             )  # fmt: skip
             log.keep(used, at_least=int(state[k.BUSY]) + 1)
@@ -157,7 +157,7 @@ def _simulate_pots(
 def _simulate_tokens(
     workload: Workload,
     scheduler: ContinuousBatching,
-    step_time: AffineStep,
+    step_time: ClosedForm,
     kv: Blocks | None,
     progress: Progress | None,
 ) -> Result:
@@ -223,7 +223,7 @@ def _simulate_tokens(
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
                 scheduler.full_prompt_gate, engine.watermark_blocks, engine.num_blocks, engine.block_size,
-                kv is not None, *step_time.coefficients_fs, *outcome, preemptions, *memory, log.buffer, late,
+                kv is not None, _sides(step_time), *outcome, preemptions, *memory, log.buffer, late,
             )  # fmt: skip
             log.keep(used)
             late_gaps.append(late[: state[k.T_LATE]].copy())
@@ -292,7 +292,7 @@ class _Log:
         return Segments(**{name: rows[name] for name in rows.dtype.names or ()})
 
 
-def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
+def _check_clock(workload: Workload, seats: int, step_time: ClosedForm) -> None:
     """Refuse a run whose steps, or whose end, the engine's clock couldn't hold."""
     longest_prompt = int(workload.prompt_tokens.max(initial=0))
     longest_context = longest_prompt + int(workload.output_tokens.max(initial=0))
@@ -308,10 +308,16 @@ def _check_clock(workload: Workload, seats: int, step_time: AffineStep) -> None:
         )
 
 
+def _sides(step_time: ClosedForm) -> np.ndarray:
+    """Two sides for the kernel; the second is nothing where there is only one."""
+    sides = step_time.sides_fs
+    return sides if len(sides) == 2 else np.concatenate([sides, np.zeros_like(sides)])
+
+
 def _why_slow(scheduler: Scheduler, step_time: StepTime, tokens: bool) -> str | None:
     """What the fast engine can't do of this run, if anything."""
-    if not isinstance(step_time, AffineStep):
-        return "the step time isn't an AffineStep"
+    if not isinstance(step_time, ClosedForm):
+        return "the step time isn't an AffineStep or a RoofStep"
     if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
         return "the scheduler isn't one of servinglab's"
     if tokens:

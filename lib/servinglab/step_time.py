@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from ._checks import check_number
 
 FS_PER_NS = 1_000_000
@@ -76,14 +79,10 @@ class AffineStep:
         )
 
     @property
-    def coefficients_fs(self) -> tuple[int, int, int, int]:
-        """The four coefficients in whole femtoseconds: fixed, per request, per prefill token, per KV token."""
-        return (
-            round(self.fixed_s * 1e15),
-            round(self.per_request_s * 1e15),
-            round(self.per_prefill_token_s * 1e15),
-            round(self.per_kv_token_s * 1e15),
-        )
+    def sides_fs(self) -> npt.NDArray[np.int64]:
+        """The coefficients in whole femtoseconds, one row: fixed, per request, per prefill token, per KV token."""
+        seconds = (self.fixed_s, self.per_request_s, self.per_prefill_token_s, self.per_kv_token_s)
+        return np.array([[round(each * 1e15) for each in seconds]], np.int64)
 
     def step_ns(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0) -> int:
         """Whole nanoseconds of one step, as both engines count them.
@@ -100,7 +99,7 @@ class AffineStep:
         >>> AffineStep(1.0, 0.5).step_ns(2, scale=1.5)
         3000000000
         """
-        fixed, per_request, per_prefill, per_kv = self.coefficients_fs
+        fixed, per_request, per_prefill, per_kv = self.sides_fs[0].tolist()
         base = fixed + per_request * requests + per_prefill * prefill_tokens
         if scale != 1.0:
             base = round(scale * base)
@@ -121,3 +120,49 @@ class AffineStep:
                 f"{_LONGEST_STEP_S:g} s: use smaller coefficients, scales or batches"
             )
         return longest
+
+
+@dataclass(frozen=True)
+class RoofStep:
+    """The longer of two affine times, step by step: a roofline's two sides.
+
+    Parameters
+    ----------
+    memory, compute : AffineStep
+        A step takes as long as the longer of them.
+
+    Examples
+    --------
+    >>> roof = RoofStep(AffineStep(5e-3, 0.0, 0.0, 4e-8), AffineStep(1e-3, 2e-5, 2e-5))
+    >>> [round(1e3 * roof(n), 3) for n in (1, 100, 1000)]
+    [5.0, 5.0, 21.0]
+    """
+
+    memory: AffineStep
+    compute: AffineStep
+
+    def __call__(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0) -> float:
+        """Seconds that a step takes with this many requests, prompt tokens and KV tokens."""
+        return max(side(requests, prefill_tokens, kv_tokens) for side in (self.memory, self.compute))
+
+    @property
+    def per_kv_token_s(self) -> float:
+        """The larger of the two sides' seconds for each token held."""
+        return max(self.memory.per_kv_token_s, self.compute.per_kv_token_s)
+
+    @property
+    def sides_fs(self) -> npt.NDArray[np.int64]:
+        """The coefficients in whole femtoseconds, a row for each side."""
+        return np.concatenate([self.memory.sides_fs, self.compute.sides_fs])
+
+    def step_ns(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0) -> int:
+        """Whole nanoseconds of one step, as both engines count them."""
+        return max(side.step_ns(requests, prefill_tokens, kv_tokens, scale) for side in (self.memory, self.compute))
+
+    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> float:
+        """Seconds of the longest step that a run could have, as `AffineStep.longest_s`."""
+        return max(side.longest_s(requests, prefill_tokens, kv_tokens, scale) for side in (self.memory, self.compute))
+
+
+ClosedForm = AffineStep | RoofStep
+"""Step times whose sums over many steps have a closed form, which the fast engine needs."""

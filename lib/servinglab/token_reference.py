@@ -17,7 +17,7 @@ from .arrivals import Arrivals
 from .paged import PagedScheduler, Sequence, Step, prefix_keys
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching
-from .step_time import AffineStep, StepTime
+from .step_time import ClosedForm, StepTime
 from .workload import Workload
 
 PREFIX_TOKENS = 512  # tokens behind one id of Workload.prefix_hashes, as Mooncake's traces count them
@@ -49,7 +49,7 @@ def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
         "prefill_tokens": prefill,
         "kv_tokens": sum(c.start + c.tokens for c in step.chunks),
     }
-    if isinstance(step_time, AffineStep):
+    if isinstance(step_time, ClosedForm):
         return step_time.step_ns(*holds.values()), holds
     lasts = round(step_time(*holds.values()) * 1e9)
     if lasts < 1:
