@@ -48,7 +48,7 @@ class BlockPool:
         self._caching = caching
         self._empty = num_blocks  # free blocks that hold nothing: they need no identity
         self._unused: OrderedDict[_Block, None] = OrderedDict()  # free blocks that hold something, oldest first
-        self._held: dict[Hashable, _Block] = {}
+        self._held: dict[Hashable, dict[_Block, None]] = {}  # equal contents may lie in several blocks
 
     @property
     def free(self) -> int:
@@ -60,10 +60,10 @@ class BlockPool:
         found: list[_Block] = []
         if self._caching:
             for key in keys:
-                block = self._held.get(key)
-                if block is None:
+                blocks = self._held.get(key)
+                if blocks is None:
                     break
-                found.append(block)
+                found.append(next(iter(blocks)))
         return found
 
     def unused(self, blocks: list[_Block]) -> int:
@@ -83,14 +83,16 @@ class BlockPool:
         self._empty -= from_empty
         for _ in range(count - from_empty):
             block, _nothing = self._unused.popitem(last=False)
-            del self._held[block.key]
+            del self._held[block.key][block]
+            if not self._held[block.key]:
+                del self._held[block.key]
         return [_Block() for _ in range(count)]
 
     def keep(self, block: _Block, key: Hashable) -> None:
-        """Note what a full block holds, unless another block holds the same."""
-        if self._caching and block.key is None and key not in self._held:
+        """Note what a full block holds."""
+        if self._caching:
             block.key = key
-            self._held[key] = block
+            self._held.setdefault(key, {})[block] = None
 
     def give_back(self, blocks: list[_Block]) -> None:
         """End one use of each, the tail first, so that a tail block is taken again before a head block."""
@@ -123,6 +125,8 @@ class Sequence:
     computed : int
         Tokens whose KV is in the cache, those of the step under way included.
     blocks : list
+    kept : int
+        Blocks from the start whose contents have been noted for sharing.
     preemptions : int
     """
 
@@ -135,6 +139,7 @@ class Sequence:
     in_flight: int = 0
     computed: int = 0
     blocks: list[_Block] = field(default_factory=list)
+    kept: int = 0
     preemptions: int = 0
 
     @property
@@ -335,7 +340,7 @@ class PagedScheduler:
                 break
             self.waiting.pop()
             self.pool.share(hits)
-            sequence.blocks = hits
+            sequence.blocks, sequence.kept = hits, len(hits)
             sequence.computed = start
             self.hit_tokens += start
             self._hold(sequence, tokens)
@@ -363,7 +368,7 @@ class PagedScheduler:
                 self.pool.give_back(sequence.blocks)
                 sequence.blocks = []
             elif sequence.computed:  # not preempted meanwhile: the new token may have filled a block
-                self._keep_full(sequence)
+                self._keep_full(sequence, min(sequence.computed, sequence.tokens))
         return done
 
     def _blocks(self, tokens: int) -> int:
@@ -387,15 +392,16 @@ class PagedScheduler:
         if short > self.pool.free:
             return False
         sequence.blocks += self.pool.take(max(0, short))
-        known = min(sequence.computed + tokens, sequence.tokens)
-        self._keep_full(sequence, known)
+        self._keep_full(sequence, min(sequence.computed + tokens, sequence.tokens))
         return True
 
-    def _keep_full(self, sequence: Sequence, tokens: int | None = None) -> None:
+    def _keep_full(self, sequence: Sequence, tokens: int) -> None:
+        """Note what the blocks hold that these tokens fill; those before were noted in an earlier step."""
         if self.rules.prefix_caching:
-            known = min(sequence.computed, sequence.tokens) if tokens is None else tokens
-            for k in range(min(known // self.block_size, len(sequence.blocks))):
+            full = tokens // self.block_size
+            for k in range(sequence.kept, full):
                 self.pool.keep(sequence.blocks[k], sequence.key(k))
+            sequence.kept = max(sequence.kept, full)
 
     def _victim(self) -> Sequence:
         if self.rules.policy == "priority":
