@@ -41,6 +41,16 @@ def test_azure(read):
     assert work.name == "trace.csv"
 
 
+def test_offsets_are_subtracted_row_by_row(read):
+    stamps = [
+        "2024-05-11 00:15:46.5+05:30",
+        "2024-05-10 18:45:47Z",
+        "2024-05-10 11:45:47.25-07:00",
+        "2024-05-10 18:45:48",
+    ]
+    assert read(azure(*(f"{stamp},1,1" for stamp in stamps))).arrival_s.tolist() == [0, 0.5, 0.75, 1.5]
+
+
 def test_mooncake(read):
     work = read(MOONCAKE, "trace.jsonl")
     assert work.arrival_s.tolist() == [0, 0, 3.00025]
@@ -179,6 +189,11 @@ MALFORMED = {
         azure(ROWS[1], ROWS[0]),
         3,
         "the time must not go back; it is 4.314579 s before .* line 2",
+    ),
+    "back, though not to the start": (
+        azure(ROWS[0], ROWS[1], "2023-11-16 18:15:50.9951689,1,1"),
+        4,
+        "it is 1E-7 s before that of line 3",
     ),
     "back a tick": (
         azure("2023-11-16 18:15:46.0000001,1,1", "", "2023-11-16 18:15:46.0000000,1,1"),
