@@ -103,6 +103,13 @@ def _build(repo: Path, source: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def build_small_book(repo: Path, folder: Path, body: str) -> Path:
+    """The folder of the built pages of a book of one page."""
+    build = _build(repo, _small_book(repo, folder, body))
+    assert build.returncode == 0, build.stdout + build.stderr
+    return folder / "_build" / "html"
+
+
 def _cell(code: str) -> str:
     return f"\n```{{code-cell}} ipython3\n{code}\n```\n"
 

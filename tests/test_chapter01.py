@@ -201,3 +201,10 @@ def test_the_primer(primer: str) -> None:
 def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> None:
     paths = re.findall(r"(exercises/\S+\.ipynb)", chapter)
     assert paths and all((repo / path).is_file() for path in paths)
+
+
+def test_no_words_hide_in_a_directive_option(repo: Path) -> None:
+    """An option swallows the rest of its line, and the strict build doesn't mind."""
+    for page in (repo / "chapters").glob("*.md"):
+        options = re.findall(r"^:(?:class|label|name): (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert all(len(option.split()) == 1 for option in options), page.name

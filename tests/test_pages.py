@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from servinglab import quiz
+from test_book import build_small_book
 
 FLAGS = [
     "--no-sandbox",
@@ -464,3 +465,26 @@ def test_the_words_follow_the_page_s_language(browser: Browser, book: Path, tmp_
         reader.context.close()
     finally:
         chinese.unlink()
+
+
+def test_linked_widgets_of_ipywidgets_work_without_a_network(browser: Browser, repo: Path, tmp_path: Path) -> None:
+    """The vendored widget manager and its shim: no chapter needs them yet, and one that does gets them."""
+    page_body = r"""
+Beside a formula, $x^2$.
+
+```{code-cell} ipython3
+import ipywidgets
+slider = ipywidgets.IntSlider(description="$B$", value=3)
+field = ipywidgets.IntText(value=3)
+ipywidgets.jslink((slider, "value"), (field, "value"))
+ipywidgets.VBox([slider, field])
+```
+"""
+    html = build_small_book(repo, tmp_path / "small", page_body)
+    reader = Reader(browser, html.as_uri())
+    page = reader.open("chapters/index.html")
+    handle = page.locator(".widget-slider .noUi-handle")
+    handle.press("ArrowRight")
+    assert page.locator("input[type=number]").input_value() == "4"
+    reader.context.close()
+    assert [line for line in reader.wrong if "strict mode" not in line] == []  # a warning of the manager's own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -39,6 +40,16 @@ def test_azure(read):
     assert work.prefix_hashes is None
     assert not work.is_closed
     assert work.name == "trace.csv"
+
+
+def test_offsets_are_subtracted_row_by_row(read):
+    stamps = [
+        "2024-05-11 00:15:46.5+05:30",
+        "2024-05-10 18:45:47Z",
+        "2024-05-10 11:45:47.25-07:00",
+        "2024-05-10 18:45:48",
+    ]
+    assert read(azure(*(f"{stamp},1,1" for stamp in stamps))).arrival_s.tolist() == [0, 0.5, 0.75, 1.5]
 
 
 def test_mooncake(read):
@@ -91,10 +102,10 @@ def test_no_nanosecond_is_lost(tmp_path_factory, arrivals_ns, decimals, year):
     """Over a week with the end of a February in it, the nanoseconds that were written come back."""
     unit = 10 ** (9 - decimals)
     arrivals_ns = [t // unit * unit for t in arrivals_ns]
-    midnight = np.datetime64(f"{year:04}-02-27", "s")
+    midnight = datetime(year, 2, 27)
     lines = [HEADER]
     for t in arrivals_ns:
-        moment = str(midnight + t // 10**9).replace("T", " ")
+        moment = (midnight + timedelta(seconds=t // 10**9)).isoformat(" ")
         lines.append(f"{moment}.{t % 10**9 // unit:0{decimals}},10,5")
     file = tmp_path_factory.mktemp("nano") / "t.csv"
     file.write_text("\n".join(lines))
@@ -179,6 +190,11 @@ MALFORMED = {
         azure(ROWS[1], ROWS[0]),
         3,
         "the time must not go back; it is 4.314579 s before .* line 2",
+    ),
+    "back, though not to the start": (
+        azure(ROWS[0], ROWS[1], "2023-11-16 18:15:50.9951689,1,1"),
+        4,
+        "it is 1E-7 s before that of line 3",
     ),
     "back a tick": (
         azure("2023-11-16 18:15:46.0000001,1,1", "", "2023-11-16 18:15:46.0000000,1,1"),

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,7 +79,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _key_cache_on_library(app: Sphinx, config: Config) -> None:
-    config.nb_execution_cache_path = str(Path(app.outdir).parent / ".jupyter_cache" / config.servinglab_library)
+    caches = Path(app.outdir).parent / ".jupyter_cache"
+    for other in caches.glob("*"):
+        if other.name != config.servinglab_library:  # executed with a library that is gone
+            shutil.rmtree(other, ignore_errors=True)
+    config.nb_execution_cache_path = str(caches / config.servinglab_library)
 
 
 def _write_components(app: Sphinx) -> None:

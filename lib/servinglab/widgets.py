@@ -146,7 +146,7 @@ def _live(stops: dict[str, Sequence[float]], start: dict[str, int]) -> Any:
         curves = batch_curves(rate, fixed, slope, [int(size) for size in sizes])
         p99 = [math.nan if value is None else value for value in curves["p99_s"]]
         capacity = [float(value or 0) for value in curves["capacity_rps"]]
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
         plots.throughput(sizes, capacity, limit_rps=1 / slope, offered_rps=rate, ax=left)
         known = [value for value in p99 if not math.isnan(value)]
         top = max(1.3 * slo, 1.1 * min(max(known), 3.5 * min(known)) if known else 0)

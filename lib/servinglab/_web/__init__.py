@@ -80,9 +80,8 @@ class Component:
         return self.summary
 
     def _repr_html_(self) -> str:
-        markup = (
-            f'<div class="sl-component" data-sl="{escape(self.kind)}">{data_element(self.data)}{self.fallback}</div>'
-        )
+        opening = f'<div class="sl-component" data-sl="{escape(self.kind)}">'
+        markup = f"{opening}{data_element(self.data)}{self.fallback}</div>"
         if in_book():
             return markup
         return f"<style>{stylesheet()}</style>{markup}<script>{javascript()}</script>"

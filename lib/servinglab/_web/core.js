@@ -53,12 +53,18 @@ function readData(root) {
   return JSON.parse(root.querySelector('script[type="application/json"]').textContent);
 }
 
+/** A key typed into a component belongs to it: not to JupyterLab's shortcuts, nor to turning the book's pages. */
+function keepKeys(event) {
+  if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+}
+
 /** Start every part of a kind that hasn't been started, now or when the page is ready. */
 function mount(selector, start) {
   const run = () => {
     for (const root of document.querySelectorAll(selector)) {
       if (root.dataset.slReady) continue;
       root.dataset.slReady = 'yes';
+      root.addEventListener('keydown', keepKeys);
       start(root, readData(root));
     }
   };

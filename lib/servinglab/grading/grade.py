@@ -151,7 +151,7 @@ def grade_one(
         "edited": edited,
     }
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "servinglab.grading.grade"],
+        [sys.executable, "-P", "-m", "servinglab.grading.child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -173,7 +173,7 @@ def grade_one(
     reply = json.loads(out)
     return Report(
         cells=tuple(CellReport(**cell) for cell in reply["cells"]),
-        problems=(*problems, *reply["problems"]),
+        problems=(*problems, *reply["problems"], *notebooks.notes(notebook)),
         isolated=isolate,
         notebook=nbformat.from_dict(reply["notebook"]),
     )
@@ -253,7 +253,7 @@ class _Ended(Exception):
         self.index, self.cause = index, cause
 
 
-def _grade(
+def run_notebook(
     notebook: NotebookNode, folder: Path | None, isolate: bool, limits: Limits, edited: list[str]
 ) -> tuple[dict[int, CellReport], list[str]]:
     """Run a notebook; start again without a cell that took the process down."""
@@ -369,29 +369,3 @@ def _keep_outputs(cell: NotebookNode, reply: Mapping[str, Any], place: str) -> l
 
 def _error(name: str, text: str) -> NotebookNode:
     return nbformat.v4.new_output("error", ename=name, evalue=text.split("\n")[0], traceback=[f"{name}: {text}"])
-
-
-def _main() -> None:
-    """The child: a job on standard input, a report on standard output, nothing else printed."""
-    answer = os.dup(1)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    job = json.load(sys.stdin)
-    notebook = nbformat.from_dict(job["notebook"])
-    reports, problems = _grade(
-        notebook, Path(job["folder"]) if job["folder"] else None, job["isolate"], Limits(**job["limits"]), job["edited"]
-    )
-    reply = {
-        "cells": [dataclasses.asdict(reports[index]) for index in sorted(reports)],
-        "problems": problems,
-        "notebook": notebook,
-    }
-    with os.fdopen(answer, "w") as out:
-        json.dump(reply, out)
-
-
-if __name__ == "__main__":
-    try:
-        _main()
-    except SandboxError as error:
-        sys.exit(str(error))

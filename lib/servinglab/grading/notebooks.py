@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -23,6 +24,23 @@ MAX_NOTEBOOK_BYTES = 20 * 2**20
 MAX_FILES_BYTES = 50 * 2**20
 BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
 END_HIDDEN = "### END HIDDEN TESTS"
+
+
+# finished versions of many tasks
+_ANSWERS = ("servinglab.theory", "servinglab.simulate", "servinglab.reference")
+# nothing that a solution needs; harmless in the sandbox, but worth a teacher's look
+_UNUSUAL = (
+    "builtins",
+    "ctypes",
+    "gc",
+    "inspect",
+    "multiprocessing",
+    "servinglab.grading",
+    "signal",
+    "socket",
+    "subprocess",
+)
+_UNUSUAL_CALLS = ("os._exit", "os.fork", "os.write", "sys.settrace", "sys.setprofile", "sys.modules", "atexit.register")
 
 
 class NotebookError(Exception):
@@ -125,17 +143,67 @@ def free_names(source: str) -> list[str]:
     return sorted(used - made)
 
 
+def checksum(cell: NotebookNode) -> str:
+    """nbgrader's own checksum of a cell (`nbgrader.utils.compute_checksum`), without nbgrader's import time."""
+    about = cell.metadata.nbgrader
+    grade, solution = bool(about.get("grade", False)), bool(about.get("solution", False))
+    locked = (not solution) and (grade or bool(about.get("locked", False)))
+    texts = [cell.source, cell.cell_type, str(grade), str(solution), str(locked), about["grade_id"]]
+    if grade:
+        texts.append(str(float(about["points"])))
+    return hashlib.md5("".join(texts).encode(), usedforsecurity=False).hexdigest()
+
+
 def edited_cells(notebook: NotebookNode) -> list[str]:
     """Locked cells whose text no longer fits the checksum that the release gave them.
 
     A solution, as it is built, has no checksums: nothing in it counts as edited.
     """
-    from nbgrader.utils import compute_checksum
-
     locked = [cell for cell in notebook.cells if is_locked(cell)]
     if not any("checksum" in cell.metadata.nbgrader for cell in locked):
         return []
-    return [grade_id(cell) for cell in locked if cell.metadata.nbgrader.get("checksum") != compute_checksum(cell)]
+    return [grade_id(cell) for cell in locked if cell.metadata.nbgrader.get("checksum") != checksum(cell)]
+
+
+def notes(notebook: NotebookNode) -> list[str]:
+    """What a teacher may want to look at in the reader's own cells: the library's finished versions, system tricks.
+
+    Nothing is forbidden by it, and a determined hand gets around it: the protection is that checks run elsewhere.
+
+    Examples
+    --------
+    >>> cell = nbformat.v4.new_code_cell("from servinglab.theory import pot_rate")
+    >>> notes(nbformat.v4.new_notebook(cells=[cell]))
+    ['note: cell 1 uses servinglab.theory, which holds finished versions of many tasks']
+    """
+    found = []
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "code" or is_locked(cell):
+            continue
+        try:
+            used = _modules_and_attributes(ast.parse(cell.source))
+        except (SyntaxError, ValueError, RecursionError):
+            continue  # it says so itself when it runs
+        for name in _ANSWERS:
+            if any(one == name or one.startswith(f"{name}.") for one in used):
+                found.append(f"note: cell {number} uses {name}, which holds finished versions of many tasks")
+        for name in (*_UNUSUAL, *_UNUSUAL_CALLS):
+            if any(one == name or one.startswith(f"{name}.") for one in used):
+                found.append(f"note: cell {number} uses {name}, which no solution needs")
+    return found
+
+
+def _modules_and_attributes(tree: ast.AST) -> set[str]:
+    used = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                used |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                used |= {f"{module}.{alias.name}" for alias in names}
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+                used.add(f"{name}.{attribute}")
+    return used
 
 
 def restore(submitted: NotebookNode, official: NotebookNode) -> tuple[NotebookNode, list[str]]:

@@ -1,0 +1,805 @@
+"""Grading: reports, messages, bad submissions, tampering, the gradebook and the two command lines."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from servinglab.grading import Limits, SandboxError, check_main, grade_main, grade_one
+from servinglab.grading.build import build, build_solution, make_release
+from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, plain, same
+from servinglab.grading.grade import check_functions
+from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
+from servinglab.grading.notebooks import NotebookError, grade_id, read_notebook, restore
+
+QUICK = Limits(cell_s=4, check_s=3, total_s=60)
+
+# a hidden input, a hidden answer and a hidden remark that must never be seen
+SECRETS = ("731.25", "1462.5", "a remark in the hidden lines")
+
+MINI = f"""---
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# Mini
+
+```{{code-cell}} python
+:given: setup
+FACTOR = 2
+```
+
+```{{code-cell}} python
+:answer: double
+def double(x):
+    ### BEGIN SOLUTION
+    return FACTOR * x
+    ### END SOLUTION
+```
+
+```{{code-cell}} python
+:check: double-basic
+from servinglab.grading.checks import Task
+
+task = Task(double, "double(x)", read="page 1")
+task.gives(3, want=6, case="three", cause="twice x", likely=[(9, "this is the square")])
+### BEGIN HIDDEN TESTS
+# {SECRETS[2]}
+task.gives({SECRETS[0]}, want={SECRETS[1]}, case="a larger number", cause="twice x, whatever x is")
+### END HIDDEN TESTS
+```
+
+```{{code-cell}} python
+:answer: total
+def total(values):
+    ### BEGIN SOLUTION
+    return sum(values)
+    ### END SOLUTION
+```
+
+```{{code-cell}} python
+:check: total-basic
+from servinglab.grading.checks import Task
+
+task = Task(total, "total(values)", read="page 2")
+task.gives([1, 2, 3.5], want=6.5, case="a short list", cause="add them all")
+### BEGIN HIDDEN TESTS
+task.gives([], want=0, case="an empty list", cause="nothing adds up to zero")
+### END HIDDEN TESTS
+```
+"""
+
+
+@pytest.fixture(scope="session")
+def course(tmp_path_factory) -> Path:
+    """A course with one small assignment."""
+    root = tmp_path_factory.mktemp("course")
+    (root / "solutions").mkdir()
+    (root / "solutions" / "mini.md").write_text(MINI)
+    build(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def official(course) -> nbformat.NotebookNode:
+    return read_notebook(course / "solutions" / "mini" / "mini.ipynb")
+
+
+@pytest.fixture(scope="session")
+def released(course) -> nbformat.NotebookNode:
+    return read_notebook(course / "exercises" / "mini" / "mini.ipynb")
+
+
+RIGHT = {"double": "def double(x):\n    return FACTOR * x", "total": "def total(values):\n    return sum(values)"}
+
+
+def answered(released, *, before: str = "", after: str = "", **answers: str) -> nbformat.NotebookNode:
+    """The released notebook with answers filled in, right ones by default, and cells before and after."""
+    notebook = copy.deepcopy(released)
+    for cell in notebook.cells:
+        name = grade_id(cell)
+        if name in RIGHT:
+            cell.source = answers.get(name, RIGHT[name])
+    for source, at in ((before, 1), (after, len(notebook.cells) + 1)):
+        if source:
+            notebook.cells.insert(at, nbformat.v4.new_code_cell(source, id=f"own-{at}"))
+    return notebook
+
+
+def points(report) -> dict[str, float]:
+    return {cell.grade_id: cell.points for cell in report.cells}
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def cell(notebook, name):
+    return next(one for one in notebook.cells if grade_id(one) == name)
+
+
+# ---- one notebook ------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_check_says_case_answer_expectation_cause_and_place(released, official, bwrap):
+    report = grade_one(
+        answered(released, double="def double(x):\n    print('noise')\n    return x * x"), source=official, limits=QUICK
+    )
+    assert points(report) == {"double-basic": 0, "total-basic": 1}
+    assert report.cells[0].message.splitlines() == [
+        "case:      three: double(3)",
+        "came back: 9",
+        "expected:  6",
+        "likely:    this is the square",
+        "read:      page 1",
+    ]
+    assert not report.passed
+    assert report.isolated
+    assert report.score == 1
+    assert report.max_score == 2
+    assert "✗ double-basic" in str(report)
+    assert report.problems == ()
+
+
+def test_a_failed_hidden_check_keeps_its_secrets(released, official, bwrap):
+    spy = "def double(x):\n    if x == 3:\n        return 6\n    raise ValueError(f'the input was {x}')"
+    report = grade_one(answered(released, double=spy), source=official, limits=QUICK)
+    message = report.cells[0].message
+    assert "a larger number" in message
+    assert "an error (ValueError)" in message
+    assert "twice x, whatever x is" in message
+    assert "page 1" in message
+    assert not any(secret in message for secret in SECRETS)
+    shown = nbformat.writes(report.notebook)
+    outputs = json.dumps([one.get("outputs", []) for one in report.notebook.cells])
+    assert not any(secret in outputs for secret in SECRETS)
+    assert SECRETS[0] in shown  # the teacher's copy of the check cell itself has it
+
+
+SPY = """
+import builtins, gc, os, sys, threading
+needle = "".join(["731", ".", "25"])
+remark = " ".join(["remark", "in", "the", "hidden"])
+
+def search():
+    found = []
+    for root in ("/proc", "/scratch", "/submission", "/work", "/tmp", "/root", "/home", "/etc", "/dev", "/run", "/var"):
+        for folder, folders, files in os.walk(root):
+            if "site-packages" in folder or "/lib/python" in folder or "/task/" in folder or "/map_files" in folder:
+                folders[:] = []
+                continue
+            for name in files:
+                path = os.path.join(folder, name)
+                try:
+                    if os.path.isfile(path) and os.path.getsize(path) < 2**20:
+                        with open(path, "rb") as file:
+                            data = file.read(2**20)
+                        if needle.encode() in data or remark.encode() in data:
+                            found.append(path)
+                except OSError:
+                    pass
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) < os.getpid():
+            try:
+                if memory_has_the_remark(pid):
+                    found.append(f"memory of {pid}")
+            except OSError:
+                pass
+    return found
+
+def memory_has_the_remark(pid="self"):
+    hits = 0
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for row in maps:
+            span, rights = row.split()[:2]
+            if not rights.startswith("rw") or "[v" in row:
+                continue
+            low, high = (int(part, 16) for part in span.split("-"))
+            try:
+                memory.seek(low)
+                data = memory.read(high - low)
+            except (OSError, ValueError):
+                continue
+            hits += data.count(b"a " + remark.encode())
+    return hits
+"""
+
+
+def test_a_submission_finds_no_hidden_test_anywhere(course, released, official, bwrap, tmp_path):
+    """It searches files, other processes, its own memory (also while a hidden check calls it) and IPython's history."""
+    (tmp_path / "data.txt").write_text("an input that came along")
+    shutil.copy(course / "solutions" / "mini" / "mini.ipynb", tmp_path / "neighbour.ipynb")
+    spying = (
+        "def double(x):\n"
+        "    if needle in str(x) and (search() or memory_has_the_remark()):\n"
+        "        return -1\n"
+        "    return FACTOR * x"
+    )
+    after = (
+        "print('files', search())\n"
+        "print('memory', memory_has_the_remark())\n"
+        "print('history', [text for text in get_ipython().user_ns.get('In', []) if needle in text])\n"
+        "print('seen', os.listdir('.'), sorted(os.listdir('/')))"
+    )
+    report = grade_one(
+        answered(released, before=SPY, after=after, double=spying),
+        source=official,
+        folder=tmp_path,
+        limits=Limits(cell_s=30, check_s=30, total_s=120),
+    )
+    said = "".join(output.get("text", "") for one in report.notebook.cells for output in one.get("outputs", []))
+    assert "files []" in said
+    assert "memory 0" in said
+    assert "history []" in said
+    assert "seen ['data.txt']" in said
+    assert "neighbour" not in said
+    assert points(report) == {"double-basic": 1, "total-basic": 1}
+
+
+def test_the_memory_search_of_this_suite_would_find_a_hidden_test_that_was_there(bwrap):
+    from servinglab.grading.sandbox import Sandbox
+
+    with Sandbox(None, isolate=True, limits=Limits(cell_s=30), checks=0) as box:
+        box.run(SPY)
+        box.run("kept = '# ' + 'a ' + remark + ' lines'")
+        reply = box.run("print(memory_has_the_remark() > 0)")
+    assert reply["outputs"][0]["text"] == "True\n"
+
+
+TRICKS = {
+    "equals everything": "class Yes(float):\n    def __eq__(self, other): return True\n    __hash__ = float.__hash__\n"
+    "def double(x): return Yes(0)",
+    "patches the checks": "import servinglab.grading.checks as c\nc.same = lambda *a, **k: True\n"
+    "c.Task.gives = lambda *a, **k: None\nc.Task.answer = lambda *a, **k: 6\nimport numpy.testing\n"
+    "numpy.testing.assert_allclose = lambda *a, **k: None\ndef double(x): return 0",
+    "patches builtins": "import builtins\nclass Quiet(BaseException):\n    def __new__(cls, *a): raise SystemExit(0)\n"
+    "builtins.AssertionError = Quiet\nbuiltins.isinstance = lambda *a: True\nbuiltins.abs = lambda x: 0\n"
+    "def double(x): return 0",
+    "patches IPython": "ip = get_ipython()\nip.input_transformers_cleanup.append(lambda lines: [])\n"
+    "ip.showtraceback = lambda *a, **k: None\nip.run_cell = lambda *a, **k: None\n"
+    "ip.set_custom_exc((Exception,), lambda *a, **k: None)\ndef double(x): return 0",
+    "traces": "import sys, threading\nsys.settrace(lambda *a: None)\ndef double(x): return 0",
+    "leaves early": "import os\ndef double(x): os._exit(0)",
+    "redefines the helpers": "class Task:\n    def __init__(self, *a, **k): pass\n    def gives(self, *a, **k): pass\n"
+    "task = Task()\ndef double(x): return 0",
+    "takes the check for its own": "def double(x):\n    import sys\n    frame = sys._getframe()\n"
+    "    while frame:\n        if 'want' in frame.f_locals: return frame.f_locals['want']\n"
+    "        frame = frame.f_back\n"
+    "    return 0",
+    "answers with an error that says all is well": "class Passed(AssertionError): pass\n"
+    "def double(x): raise Passed('passed')",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_trick_wins_no_point_and_costs_only_its_own(trick, released, official, bwrap):
+    """Every trick stands in for a wrong answer to `double`; `total` is right throughout."""
+    report = grade_one(answered(released, double=TRICKS[trick]), source=official, limits=QUICK)
+    assert points(report)["double-basic"] == 0
+    if trick not in ("patches IPython", "patches builtins"):  # these two break their own notebook
+        assert points(report)["total-basic"] == 1
+
+
+def test_tricks_are_noted_for_the_teacher(released, official, bwrap):
+    report = grade_one(
+        answered(released, before="import builtins, sys\nsys.settrace(None)\nfrom servinglab.theory import pot_rate"),
+        source=official,
+        limits=QUICK,
+    )
+    noted = [problem for problem in report.problems if problem.startswith("note:")]
+    assert [re.search(r"uses (\S+?),", note).group(1) for note in noted] == [
+        "servinglab.theory",
+        "builtins",
+        "sys.settrace",
+    ]
+
+
+def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released, official, bwrap, tmp_path):
+    for name in ("servinglab.py", "numpy.py", "json.py", "random.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("raise RuntimeError('shadowed')\n")
+    report = grade_one(answered(released), source=official, folder=tmp_path, limits=QUICK)
+    assert report.score == 2
+
+
+def test_a_loop_a_crash_and_a_broken_helper_cost_what_they_touch(released, official, bwrap, tmp_path):
+    (tmp_path / "helper.py").write_text("def broken(:\n")
+    report = grade_one(
+        answered(
+            released,
+            before="import helper",
+            double="def double(x):\n    while True:\n        pass",
+            after="import os\nos._exit(1)",
+        ),
+        source=official,
+        folder=tmp_path,
+        limits=QUICK,
+    )
+    assert points(report) == {"double-basic": 0, "total-basic": 1}
+    assert "no answer in time" in report.cells[0].message
+    assert any("SyntaxError" in problem for problem in report.problems)
+    assert any("was left out" in problem and "ended" in problem for problem in report.problems)
+
+
+def test_a_notebook_that_never_gives_up_is_given_up(released, official):
+    killer = answered(released, before="import os\nos._exit(1)", after="import os\nos._exit(1)")
+    for number in range(4):
+        killer.cells.append(nbformat.v4.new_code_cell("import os\nos._exit(2)", id=f"more-{number}"))
+    report = grade_one(killer, source=official, isolate=False, limits=QUICK)
+    assert {one.outcome for one in report.cells} == {"not run"}
+    assert report.score == 0
+    assert any("ended the run" in problem for problem in report.problems)
+
+
+def test_a_missing_answer_is_named(released, official):
+    notebook = answered(released)
+    notebook.cells = [one for one in notebook.cells if grade_id(one) != "double"]
+    report = grade_one(notebook, source=official, isolate=False, limits=QUICK)
+    assert "double is not defined here" in report.cells[0].message
+    assert report.problems == ("answer cell double is missing",)
+    assert report.cells[1].passed
+
+
+def test_numpy_answers_are_accepted(released, official):
+    report = grade_one(
+        answered(
+            released,
+            before="import numpy as np",
+            double="def double(x):\n    return np.float64(2) * x",
+            total="def total(values):\n    return np.sum(values)",
+        ),
+        source=official,
+        isolate=False,
+        limits=QUICK,
+    )
+    assert report.passed
+
+
+def test_a_broken_grader_says_so_and_is_no_zero(released, official, monkeypatch, bwrap):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SandboxError, match="bubblewrap"):
+        grade_one(answered(released), source=official)
+
+
+# ---- putting the released text back ------------------------------------------------------------------------------
+
+
+def test_an_edited_check_is_put_back_and_reported(released, official):
+    notebook = answered(released, double="def double(x):\n    return 0")
+    cell(notebook, "double-basic").source = "pass"
+    cell(notebook, "setup").source = "FACTOR = 0"
+    cell(notebook, "total-basic").metadata.nbgrader.points = 100
+    restored, problems = restore(notebook, official)
+    assert cell(restored, "double-basic").source == cell(official, "double-basic").source
+    assert cell(restored, "setup").source == "FACTOR = 2"
+    assert cell(restored, "total-basic").metadata.nbgrader.points == 1
+    assert problems == [f"cell {name} was edited: its released text is put back" for name in ("setup", "double-basic")]
+
+
+def test_a_deleted_check_is_put_back_in_its_place(released, official):
+    notebook = answered(released)
+    notebook.cells = [one for one in notebook.cells if grade_id(one) not in ("setup", "double-basic")]
+    restored, problems = restore(notebook, official)
+    names = [grade_id(one) for one in restored.cells if grade_id(one)]
+    assert names == ["setup", "double", "double-basic", "total", "total-basic"]
+    assert problems == [f"cell {name} was missing: it is put back" for name in ("setup", "double-basic")]
+
+
+def test_of_a_copied_cell_the_last_one_counts(released, official):
+    notebook = answered(released)
+    for name in ("double", "double-basic"):
+        notebook.cells.append(copy.deepcopy(cell(notebook, name)))
+    notebook.cells[-2].source = "def double(x):\n    return 0"
+    restored, problems = restore(notebook, official)
+    assert [grade_id(one) for one in restored.cells].count("double-basic") == 1
+    assert grade_id(restored.cells[-1]) == "double-basic"
+    assert problems == [
+        f"cell {name} is there more than once: the last one counts" for name in ("double", "double-basic")
+    ]
+    assert len({one["id"] for one in restored.cells}) == len(restored.cells)
+    report = grade_one(notebook, source=official, isolate=False, limits=QUICK)
+    assert points(report) == {"double-basic": 0, "total-basic": 1}
+
+
+def test_cells_that_claim_points_of_their_own_get_none(released, official):
+    notebook = answered(released)
+    own = nbformat.v4.new_code_cell("1", id="own")
+    own.metadata["nbgrader"] = {**cell(notebook, "total-basic").metadata.nbgrader, "grade_id": "bonus", "points": 50}
+    notebook.cells.append(own)
+    report = grade_one(notebook, source=official, isolate=False, limits=QUICK)
+    assert points(report) == {"double-basic": 1, "total-basic": 1}
+    assert "cell bonus is not part of this assignment: it is run but not graded" in report.problems
+
+
+def test_an_answer_turned_into_text_is_read_as_code(released, official):
+    notebook = answered(released)
+    number = notebook.cells.index(cell(notebook, "double"))
+    text = nbformat.v4.new_markdown_cell(notebook.cells[number].source, id="double")
+    text.metadata = notebook.cells[number].metadata
+    notebook.cells[number] = text
+    report = grade_one(notebook, source=official, isolate=False, limits=QUICK)
+    assert report.score == 2
+    assert any("turned into a markdown cell" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"{", "not a notebook"),
+        (b"[]", "not a notebook"),
+        (b"{}", "not a"),
+        (b'{"cells": 3, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "not a"),
+        (b"[" * 200_000, "not a notebook"),
+        (b'{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "not a"),
+        (b"x" * (20 * 2**20 + 1), "the limit is"),
+    ],
+    ids=["encoding", "JSON", "list", "empty", "cells", "deep", "half a cell", "huge"],
+)
+def test_a_file_that_is_no_notebook_is_named_with_its_cause(tmp_path, data, complaint):
+    path = tmp_path / "work.ipynb"
+    path.write_bytes(data)
+    with pytest.raises(NotebookError, match=f"work.ipynb .*{complaint}"):
+        read_notebook(path)
+
+
+# ---- the learner -------------------------------------------------------------------------------------------------
+
+
+def test_check_says_what_passes_and_how_many_hidden_checks_remain(course, released, tmp_path, capsys):
+    path = tmp_path / "mini.ipynb"
+    nbformat.write(answered(released), path)
+    assert check_main([str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "✓ double-basic" in said
+    assert "2 of 2 points" in said
+    assert "2 hidden checks remain" in said
+
+    assert check_main([str(course / "exercises" / "mini")]) == 1
+    said = capsys.readouterr().out
+    assert said.count("not filled yet") == 2
+    assert "0 of 2 points" in said
+
+
+def test_check_counts_no_edited_check(released, tmp_path, capsys):
+    notebook = answered(released, double="def double(x):\n    return 0")
+    cell(notebook, "double-basic").source = "pass"
+    nbformat.write(notebook, tmp_path / "mini.ipynb")
+    assert check_main([str(tmp_path / "mini.ipynb")]) == 1
+    assert "this check's text was edited" in capsys.readouterr().out
+
+
+def test_check_names_a_file_it_cannot_read(tmp_path, capsys):
+    (tmp_path / "bad.ipynb").write_text("{")
+    assert check_main([str(tmp_path / "bad.ipynb"), str(tmp_path / "none.ipynb")]) == 2
+    said = capsys.readouterr().err
+    assert "bad.ipynb is not a notebook" in said
+    assert "none.ipynb can't be read" in said
+
+
+def test_check_of_a_notebook_without_checks_does_not_pass(tmp_path, capsys):
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
+    assert check_main([str(tmp_path / "empty.ipynb")]) == 1
+    assert "holds no checks" in capsys.readouterr().out
+
+
+# ---- the class ---------------------------------------------------------------------------------------------------
+
+
+def hand_in(folder: Path, student: str, notebook, name: str = "mini.ipynb") -> Path:
+    path = folder / student / "mini" / name
+    path.parent.mkdir(parents=True)
+    if isinstance(notebook, bytes):
+        path.write_bytes(notebook)
+    else:
+        nbformat.write(notebook, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def graded(course, released, tmp_path_factory, request):
+    """One run over a class in which nearly everyone does something wrong."""
+    request.getfixturevalue("bwrap")
+    folder, out = tmp_path_factory.mktemp("submitted"), tmp_path_factory.mktemp("grades")
+    edited, deleted, copied = answered(released), answered(released), answered(released)
+    cell(edited, "double-basic").source = "pass"
+    deleted.cells = [one for one in deleted.cells if grade_id(one) != "total-basic"]
+    copied.cells.append(copy.deepcopy(cell(copied, "double-basic")))
+    copied.cells[-1]["id"] = "the-copy"
+    helper = hand_in(folder, "helper", answered(released, before="import helper"))
+    (helper.parent / "helper.py").write_text("import nothing_like_this\n")
+    (helper.parent / "answers").symlink_to(course / "solutions")
+    hand_in(folder, "aaa-bytes", b"\xff\xfe")
+    hand_in(folder, "bbb-json", b"{")
+    hand_in(folder, "copied", copied)
+    hand_in(folder, "crash", answered(released, before="import os\nos.kill(os.getpid(), 9)"))
+    hand_in(folder, "deleted", deleted)
+    hand_in(folder, "edited", edited)
+    hand_in(folder, "loop", answered(released, after="while True: pass"))
+    hand_in(folder, "loud", answered(released, after="for _ in range(10**6): print('x' * 50)"))
+    hand_in(folder, "markup", answered(released, after="print('<script>alert(1)</script>')"))
+    hand_in(folder, "renamed", answered(released), "my work (final).ipynb")
+    hand_in(folder, "wrong", answered(released, double="def double(x):\n    return 6 if x == 3 else x"))
+    hand_in(folder, "zz right", answered(released))
+    (folder / "nothing" / "mini").mkdir(parents=True)
+    scripted = answered(released)
+    scripted.cells.insert(
+        0, nbformat.v4.new_markdown_cell("<script>alert(2)</script><img src=x onerror=alert(3)>", id="md")
+    )
+    hand_in(folder, "scripted", scripted)
+    lines: list[str] = []
+    results = grade_folder(folder, out, course, limits=QUICK, tell=lines.append)
+    return {one.student: one for one in results}, out, lines
+
+
+def test_every_submission_is_graded_or_named(graded):
+    results, _, lines = graded
+    assert {name: (one.score, one.outcome) for name, one in results.items()} == {
+        "aaa-bytes": (0, "not graded"),
+        "bbb-json": (0, "not graded"),
+        "copied": (2, "graded"),
+        "crash": (2, "graded"),
+        "deleted": (2, "graded"),
+        "edited": (2, "graded"),
+        "helper": (2, "graded"),
+        "loop": (2, "graded"),
+        "loud": (2, "graded"),
+        "markup": (2, "graded"),
+        "nothing": (0, "not graded"),
+        "renamed": (2, "graded"),
+        "scripted": (2, "graded"),
+        "wrong": (1, "graded"),
+        "zz_right": (2, "graded"),
+    }
+    assert len(lines) == len(results)
+
+
+@pytest.mark.parametrize(
+    ("student", "problem"),
+    [
+        ("aaa-bytes", "not UTF-8"),
+        ("bbb-json", "not a notebook"),
+        ("copied", "cell double-basic is there more than once"),
+        ("crash", "was left out: its process ended"),
+        ("deleted", "cell total-basic was missing"),
+        ("edited", "cell double-basic was edited"),
+        ("helper", "answers is a link"),
+        ("helper", "ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("loop", "CellTimeout"),
+        ("nothing", "no notebook in mini/"),
+        ("renamed", "the file is called my work (final).ipynb"),
+        ("zz_right", "the name 'zz right' is entered as zz_right"),
+    ],
+)
+def test_a_bad_submission_is_reported_by_name_with_its_cause(graded, student, problem):
+    results, out, lines = graded
+    assert any(problem in text for text in results[student].problems)
+    assert any(text.startswith(student) and problem in text for text in lines)
+    rows = table(out / "grades.csv")
+    assert problem in next(row["problems"] for row in rows if row["student"] == student)
+
+
+def test_the_gradebook_of_nbgrader_holds_the_same_points(graded):
+    from nbgrader.api import Gradebook
+
+    results, out, _ = graded
+    with Gradebook(f"sqlite:///{out}/gradebook.db") as book:
+        kept = {
+            one.student.id: (one.score, one.max_score, one.needs_manual_grade)
+            for one in book.assignment_submissions("mini")
+        }
+    assert kept == {name: (one.score, 2, False) for name, one in results.items()}
+
+
+def test_the_tables_hold_a_row_for_each(graded):
+    results, out, _ = graded
+    rows = table(out / "grades.csv")
+    assert {row["student"]: float(row["score"]) for row in rows} == {name: one.score for name, one in results.items()}
+    rows = {row["student"]: row for row in table(out / "mini.csv")}
+    assert rows["wrong"] == {"student": "wrong", "score": "1", "double-basic": "0", "total-basic": "1"}
+    assert rows["bbb-json"]["total-basic"] == "0"
+
+
+def test_feedback_shows_the_hint_and_no_hidden_test(graded):
+    _, out, _ = graded
+    pages = sorted((out / "feedback").rglob("*.*"))
+    assert len([page for page in pages if page.suffix == ".html"]) == 12
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not any(secret in text for secret in SECRETS), page
+        assert "HIDDEN TESTS" not in text
+        assert "an empty list" not in text
+    wrong = (out / "feedback" / "wrong" / "mini" / "mini.html").read_text(encoding="utf-8")
+    assert "twice x, whatever x is" in wrong
+    assert "hidden tests ran here" in wrong
+    assert "a number, too small" in wrong
+
+
+def test_feedback_runs_no_script_of_a_submission(graded):
+    _, out, _ = graded
+    for student, marks in (("scripted", ("alert(2)", "alert(3)")), ("markup", ("<script>alert(1)",))):
+        page = (out / "feedback" / student / "mini" / "mini.html").read_text(encoding="utf-8")
+        for mark in marks:
+            assert f"<script>{mark}" not in page
+            assert mark not in page if mark.startswith("<") else f"onerror={mark}" not in page
+
+
+def test_feedback_of_a_loud_submission_is_small(graded):
+    _, out, _ = graded
+    quiet = (out / "feedback" / "zz_right" / "mini" / "mini.html").stat().st_size
+    assert (out / "feedback" / "loud" / "mini" / "mini.html").stat().st_size < quiet + 300_000
+
+
+def test_grading_again_changes_nothing(graded, course, released, tmp_path):
+    """Into the same gradebook: a second run replaces the first one's grades."""
+    _, out, _ = graded
+    hand_in(tmp_path, "wrong", answered(released))
+    again = grade_folder(tmp_path, out, course, limits=QUICK, tell=lambda text: None)
+    assert [one.score for one in again] == [2]
+
+
+def test_a_flat_folder_is_read_and_brings_no_neighbours_along(course, released, tmp_path, bwrap):
+    nbformat.write(answered(released, after="import os\nprint(os.listdir('.'))"), tmp_path / "ada.ipynb")
+    (tmp_path / "bob.ipynb").write_text("not a notebook")
+    (tmp_path / "notes.txt").write_text("about everybody")
+    found = list(find_submissions(tmp_path, ["mini", "other"]))
+    assert [(one.student, one.assignment, one.folder) for one in found] == [("ada", "mini", None), ("bob", "", None)]
+    out = tmp_path / "out"
+    assert grade_main([str(tmp_path), "--out", str(out), "--course", str(course)]) == 1
+    rows = table(out / "grades.csv")
+    assert [(row["student"], row["score"]) for row in rows] == [("ada", "2"), ("bob", "0")]
+    assert "notes.txt" not in (out / "feedback" / "ada" / "mini" / "mini.html").read_text()
+
+
+def test_an_interruption_keeps_the_results_so_far(course, released, tmp_path, bwrap, monkeypatch, capsys):
+    import servinglab.grading.gradebook as gradebook
+
+    for student in ("ada", "bob", "cy"):
+        hand_in(tmp_path / "in", student, answered(released))
+    original = gradebook.grade_one
+
+    def impatient(notebook, **kwargs):
+        if "bob" in str(kwargs.get("folder", "")):
+            raise KeyboardInterrupt
+        return original(notebook, **kwargs)
+
+    monkeypatch.setattr(gradebook, "grade_one", impatient)
+    assert grade_main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(course)]) == 130
+    assert "results so far" in capsys.readouterr().err
+    rows = table(tmp_path / "out" / "grades.csv")
+    assert [(row["student"], row["score"]) for row in rows] == [("ada", "2")]
+
+
+def test_nobody_is_graded_where_the_solution_itself_fails(course, released, tmp_path, bwrap, capsys):
+    """As on a machine where the library, or a package that the checks need, is missing."""
+    root = tmp_path / "course"
+    shutil.copytree(course, root)
+    path = root / "solutions" / "mini" / "mini.ipynb"
+    path.write_text(path.read_text().replace("from servinglab.grading.checks import Task", "import a_missing_package"))
+    hand_in(tmp_path / "in", "ada", answered(released))
+    assert grade_main([str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(root)]) == 2
+    assert "nobody is graded" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "grades.csv").exists()
+
+
+@pytest.mark.parametrize("case", ["no folder", "empty folder", "unknown assignment"])
+def test_what_cannot_be_graded_at_all_is_one_line(course, tmp_path, case):
+    folder = tmp_path / ("none" if case == "no folder" else "")
+    with pytest.raises(
+        SetupError, match={"no folder": "no folder", "empty folder": "no submission"}.get(case, "there are: mini")
+    ):
+        grade_folder(folder, tmp_path / "out", course, assignment="maxi" if case == "unknown assignment" else "")
+
+
+def test_without_bubblewrap_a_teacher_must_say_unsafe(course, released, tmp_path, monkeypatch, capsys):
+    from servinglab.grading.sandbox import isolation_problem
+
+    hand_in(tmp_path / "in", "ada", answered(released))
+    arguments = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(course)]
+    isolation_problem.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    try:
+        assert grade_main(arguments) == 2
+        assert "--unsafe" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+        assert grade_main([*arguments, "--unsafe"]) == 0
+        assert "ada  mini  2 of 2" in capsys.readouterr().out
+        assert check_main([str(tmp_path / "in" / "ada" / "mini" / "mini.ipynb")]) == 0
+    finally:
+        isolation_problem.cache_clear()
+
+
+# ---- the words of a check ----------------------------------------------------------------------------------------
+
+
+def test_hidden_messages_hold_no_input_and_no_number():
+    task = Task(lambda *args: 17.5, "f(x)", read="page 3")
+    with hidden(), pytest.raises(CheckFailed) as failure:
+        task.gives(42.25, want=99.5, case="a case", cause="a cause", words="in words")
+    assert not re.search(r"\d\d", str(failure.value).replace("page 3", ""))
+    assert "a number, too small" in str(failure.value)
+    with pytest.raises(CheckFailed, match=r"a case: f\(42.25\)"):
+        task.gives(42.25, want=99.5, case="a case", cause="a cause")
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "equal"),
+    [
+        (1, 1.0, True),
+        (np.float64(0.5), 0.5, True),
+        (np.int64(3), 3, True),
+        (True, 1, False),
+        (1, True, False),
+        ("1", 1, False),
+        (None, 0, False),
+        (None, None, True),
+        (float("nan"), float("nan"), False),
+        (float("inf"), float("inf"), True),
+        (1 + 1e-12, 1, True),
+        (1 + 1e-6, 1, False),
+        ([1, 2], (1.0, 2.0), True),
+        (np.array([1, 2]), [1, 2], True),
+        ([1, 2], [1, 2, 3], False),
+        ({"a": 1.0}, {"a": 1}, True),
+        ({"a": 1}, {"b": 1}, False),
+    ],
+)
+def test_equality_is_that_of_plain_values(got, want, equal):
+    assert same(plain(got), want) is equal
+
+
+def test_objects_with_ideas_of_their_own_are_no_answers():
+    class Yes(float):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = float.__hash__
+
+    for value in (Yes(1), [Yes(1)], {"a": Yes(1)}, lambda: 1, object()):
+        with pytest.raises(Unanswered):
+            plain(value)
+    with pytest.raises(CheckFailed, match="return plain numbers"):
+        Task(lambda: Yes(1), "f()", read="page").gives(want=2, case="a case", cause="a cause")
+
+
+def test_jupyter_shows_the_message_and_no_traceback():
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell()
+    with capture_output() as shown:
+        shell.run_cell(
+            "from servinglab.grading.checks import Task\n"
+            "Task(lambda x: 1, 'f(x)', read='page 9').gives(5, want=2, case='five', cause='two is meant')"
+        )
+    text = shown.stdout + shown.stderr
+    assert "likely:    two is meant" in text
+    assert "Traceback" not in text
+    assert "gives(5" not in text
+
+
+def test_the_fast_way_and_the_sandbox_say_the_same(official, released, bwrap):
+    """The tests of the graders call functions in this process; learners and teachers go through the sandbox."""
+    names = {"double": lambda x: x * x, "total": lambda values: sum(values) or None}
+    fast = check_functions(official, names)
+    slow = grade_one(
+        answered(released, double="double = lambda x: x * x", total="total = lambda values: sum(values) or None"),
+        source=official,
+        limits=QUICK,
+    )
+    assert fast == slow.cells
+    assert [one.passed for one in fast] == [False, False]
+
+
+def test_the_mini_assignment_is_what_the_tests_think(official, released):
+    assert "731.25" in nbformat.writes(official)
+    assert "731.25" not in nbformat.writes(released)
+    assert build_solution and make_release
