@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 
+_ROWS_AT_ONCE = 1 << 16
 NEVER = -1  # in a nanosecond column: it didn't happen
 
 
@@ -226,19 +227,8 @@ class Result:
         """
         log = self._log()
         count = log.steps.astype(np.int64)
-        row = np.repeat(np.arange(len(log)), count)
-        nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        charged, kv = log.charged[row].astype(np.int64), log.kv_tokens[row].astype(np.int64)
-        kv = kv + nth * charged
-        even = ((log.end_ns - log.start_ns) // count)[row]
-        lasts = even
-        if isinstance(self.step_time, ClosedForm) and self.step_time.per_kv_token_s > 0:
-            prefill = log.prefill_tokens[row].astype(np.int64)
-            sides = [
-                (fixed + per_request * charged + per_prefill * prefill + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
-                for fixed, per_request, per_prefill, per_kv in self.step_time.sides_fs
-            ]
-            lasts = np.where(count[row] > 1, np.max(sides, axis=0), even)
+        row, nth, lasts = self._step_lengths(log, 0, len(log))
+        kv = log.kv_tokens[row] + nth * log.charged[row].astype(np.int64)
         total = np.cumsum(lasts)
         before = total - lasts
         start = log.start_ns[row] + before - np.repeat(before[np.cumsum(count) - count], count)
@@ -278,15 +268,30 @@ class Result:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
-        varies = not isinstance(self.step_time, ClosedForm) or self.step_time.per_kv_token_s > 0
-        log = self.steps() if varies else self._log()
-        late_ns, late = self.late_gaps
-        after_ns = np.concatenate([(log.end_ns - log.start_ns) // log.steps, late_ns])
-        count = np.concatenate([log.decode_tokens.astype(np.int64) * log.steps, late])
-        gaps_ns, where = np.unique(after_ns, return_inverse=True)
-        tokens = np.zeros(len(gaps_ns), np.int64)
-        np.add.at(tokens, where, count)
+        log = self._log()
+        found = [self.late_gaps]
+        for start in range(0, len(log), _ROWS_AT_ONCE):  # a long run's steps needn't fit in memory at once
+            row, _, lasts = self._step_lengths(log, start, min(start + _ROWS_AT_ONCE, len(log)))
+            found.append(_histogram(lasts, log.decode_tokens[row]))
+        gaps_ns, tokens = _histogram(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
         return gaps_ns[tokens > 0] / 1e9, tokens[tokens > 0]
+
+    def _step_lengths(self, log: Segments, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
+        """For each step of the log's rows from `start` to `stop`: its row, its place in it, and its nanoseconds."""
+        count = log.steps[start:stop].astype(np.int64)
+        lasts = (log.end_ns[start:stop] - log.start_ns[start:stop]) // count
+        row = np.repeat(np.arange(start, stop), count)
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        lasts = lasts[row - start]
+        if isinstance(self.step_time, ClosedForm) and self.step_time.per_kv_token_s > 0:
+            charged, prefill = log.charged[row].astype(np.int64), log.prefill_tokens[row].astype(np.int64)
+            kv = log.kv_tokens[row] + nth * charged
+            sides = [
+                (fixed + per_request * charged + per_prefill * prefill + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
+                for fixed, per_request, per_prefill, per_kv in self.step_time.sides_fs
+            ]
+            lasts = np.where(count[row - start] > 1, np.max(sides, axis=0), lasts)
+        return row, nth, lasts
 
     def summary(self, slo: Mapping[str, float] | None = None) -> Summary:
         """Counts, throughput and percentiles; goodput if `slo` gives limits such as ``{"ttft_s": 2.0}``."""
@@ -342,6 +347,14 @@ class Result:
         if self.segments is None:
             raise ValueError("this result has no log of steps: segments is None")
         return self.segments
+
+
+def _histogram(values: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """The distinct values, ascending, and the sum of the counts of each."""
+    distinct, where = np.unique(values, return_inverse=True)
+    total = np.zeros(len(distinct), np.int64)
+    np.add.at(total, where, counts)
+    return distinct, total
 
 
 def _seconds(column_ns: Ints) -> Floats:
