@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -101,12 +101,6 @@ def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots
     assert_same(sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots))
 
 
-@dataclass(frozen=True)
-class Pool:
-    num_blocks: int
-    block_size: int
-
-
 @st.composite
 def token_runs(draw):
     """Workload, scheduler and pool of a run that counts tokens; small numbers, so that everything is scarce."""
@@ -121,11 +115,11 @@ def token_runs(draw):
         work = sl.Workload.from_arrivals(np.cumsum(column(gap)), priority=column(st.integers(0, 2)), **shape)
     else:
         work = sl.closed_loop(draw(st.integers(1, 10)), n, seed=0, think_s=column(gap), **shape)
-    pool = Pool(draw(st.integers(10, 60)), draw(st.sampled_from([1, 3, 4, 16]))) if draw(st.booleans()) else None
+    pool = sl.Blocks(draw(st.integers(10, 60)), draw(st.sampled_from([1, 3, 4, 16]))) if draw(st.booleans()) else None
     seats, chunked = draw(st.integers(1, 8)), draw(st.booleans())
     longest = draw(st.one_of(st.none(), st.integers(2, 40)))
     if pool is not None and longest is not None:
-        longest = min(longest, pool.num_blocks * pool.block_size)
+        longest = min(longest, pool.usable_blocks * pool.block_size)
     least = seats if chunked or longest is None else max(seats, longest)
     rules = sl.ContinuousBatching(
         seats,

@@ -9,24 +9,30 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from .kv_cache import KVCache, kv_cache
 from .reference import reference
 from .result import Result, Segments, Status
+from .roofline import Roofline, roofline
 from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
 from .simulate import SimulationInterrupted, simulate
 from .step_time import AffineStep, RoofStep
+from .token_reference import Blocks
 from .traces import TraceError, read_trace
 from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
 
 __version__ = "0.1.0"
 
-_MODULES = ("grading", "lengths", "metrics", "plots", "quiz", "theory", "widgets")
+_MODULES = ("catalog", "grading", "lengths", "measured_steps", "metrics", "plots", "quiz", "theory", "widgets")
 
 __all__ = [
     "AffineStep",
+    "Blocks",
     "ContinuousBatching",
     "DynamicBatching",
+    "KVCache",
     "Result",
     "RoofStep",
+    "Roofline",
     "Segments",
     "SimulationInterrupted",
     "StaticBatching",
@@ -36,11 +42,13 @@ __all__ = [
     "closed_loop",
     "deterministic",
     "gamma_arrivals",
+    "kv_cache",
     "on_off",
     "poisson",
     "rate_profile",
     "read_trace",
     "reference",
+    "roofline",
     "simulate",
     *_MODULES,
 ]

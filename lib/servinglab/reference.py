@@ -20,7 +20,7 @@ from .arrivals import Arrivals
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from .step_time import ClosedForm, StepTime
-from .token_reference import Blocks, serve_tokens
+from .token_reference import HasBlocks, serve_tokens
 from .workload import Workload
 
 
@@ -34,7 +34,7 @@ class _Pot:
 
 
 def reference(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, kv: Blocks | None = None
+    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, kv: HasBlocks | None = None
 ) -> Result:
     """Serve a workload step by step.
 
@@ -194,7 +194,7 @@ def check_pots(pots: int | None) -> int | None:
     return None if pots is None else check_number("pots", pots, ge=1, integer=True)
 
 
-def counts_tokens(scheduler: Scheduler, pots: int | None, kv: Blocks | None) -> TypeGuard[ContinuousBatching]:
+def counts_tokens(scheduler: Scheduler, pots: int | None, kv: HasBlocks | None) -> TypeGuard[ContinuousBatching]:
     """Whether a run has a budget of tokens or a pool of blocks; refuse those where they have no meaning."""
     if not isinstance(scheduler, ContinuousBatching):
         if kv is not None:
@@ -207,7 +207,7 @@ def counts_tokens(scheduler: Scheduler, pots: int | None, kv: Blocks | None) -> 
 
 
 def describe(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, kv: Blocks | None = None
+    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, kv: HasBlocks | None = None
 ) -> dict[str, Any]:
     """What is being run, for titles and reports."""
     told = {"workload": workload.name, "scheduler": scheduler, "step_time": step_time, "pots": pots or "endless"}

@@ -18,7 +18,7 @@ from .reference import check_pots, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
-from .token_reference import Blocks, check_token_workload
+from .token_reference import HasBlocks, check_token_workload
 from .workload import Workload
 
 Progress = Callable[[int, int], None]
@@ -40,7 +40,7 @@ def simulate(
     scheduler: Scheduler,
     step_time: StepTime,
     pots: int | None = 1,
-    kv: Blocks | None = None,
+    kv: HasBlocks | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Serve a workload and say what happened to every request.
@@ -56,8 +56,8 @@ def simulate(
         Seconds of a step. A callable of your own is served by the reference engine too.
     pots : int or None
         How many pots share the line. None: as many as anyone could want.
-    kv : KVCache, optional
-        Blocks of KV cache; anything with `num_blocks` and `block_size`. It goes with ContinuousBatching and one pot.
+    kv : Blocks or KVCache, optional
+        Blocks of KV cache; anything with `usable_blocks` and `block_size`. It goes with ContinuousBatching and one pot.
         None: no limit of memory.
     progress : callable, optional
         Called now and then with (requests finished, requests in all).
@@ -158,14 +158,14 @@ def _simulate_tokens(
     workload: Workload,
     scheduler: ContinuousBatching,
     step_time: ClosedForm,
-    kv: Blocks | None,
+    kv: HasBlocks | None,
     progress: Progress | None,
 ) -> Result:
     """One pot with a budget of tokens and a pool of blocks."""
     from . import _kernel as k
 
     check_token_workload(workload)
-    engine = PagedScheduler(scheduler, *((kv.num_blocks, kv.block_size) if kv is not None else ()))
+    engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
     engine.check_start()
     n = len(workload)
     seats = min(scheduler.seats, n)

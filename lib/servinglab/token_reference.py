@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ._checks import check_number
 from .arrivals import Arrivals
 from .paged import PagedScheduler, Sequence, Step, prefix_keys
 from .result import NEVER, Result, Segments, Status
@@ -23,11 +25,11 @@ from .workload import Workload
 PREFIX_TOKENS = 512  # tokens behind one id of Workload.prefix_hashes, as Mooncake's traces count them
 
 
-class Blocks(Protocol):
+class HasBlocks(Protocol):
     """What the engines ask of a KV cache."""
 
     @property
-    def num_blocks(self) -> int:
+    def usable_blocks(self) -> int:
         """Blocks that requests can use."""
         ...
 
@@ -35,6 +37,31 @@ class Blocks(Protocol):
     def block_size(self) -> int:
         """Tokens in a block."""
         ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A KV cache by its size alone.
+
+    Parameters
+    ----------
+    usable_blocks : int
+        Blocks that requests can use, at least 1. (vLLM's log counts one more, its null block.)
+    block_size : int
+        Tokens in a block, at least 1.
+
+    Examples
+    --------
+    >>> Blocks(2587).usable_blocks * Blocks(2587).block_size
+    41392
+    """
+
+    usable_blocks: int
+    block_size: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("usable_blocks", "block_size"):
+            object.__setattr__(self, name, check_number(name, getattr(self, name), ge=1, integer=True))
 
 
 def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
@@ -61,13 +88,13 @@ def serve_tokens(
     workload: Workload,
     scheduler: ContinuousBatching,
     step_time: StepTime,
-    kv: Blocks | None,
+    kv: HasBlocks | None,
     description: dict[str, Any],
 ) -> Result:
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
     check_token_workload(workload)
     n = len(workload)
-    engine = PagedScheduler(scheduler, *((kv.num_blocks, kv.block_size) if kv is not None else ()))
+    engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
     engine.check_start()
     arrivals = Arrivals(workload)
     arrival, scheduled = [NEVER] * n, [NEVER] * n
