@@ -293,7 +293,8 @@ def copy_files(source: Path, target: Path) -> list[str]:
     problems, total = [], 0
     for folder, folders, files in os.walk(source):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        for name in sorted(files):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted([*files, *links]):
             path = Path(folder, name)
             if name.endswith(".ipynb") or name.startswith("."):
                 continue
