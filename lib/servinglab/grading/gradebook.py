@@ -32,7 +32,7 @@ from traitlets.config import Config
 
 from servinglab.grading import notebooks
 from servinglab.grading.build import generate, nbgrader_course
-from servinglab.grading.grade import Report, grade_one
+from servinglab.grading.grade import Report, grade_one, tidy
 from servinglab.grading.sandbox import Limits
 
 # what markdown makes; everything else in a text cell is shown as it was written
@@ -273,7 +273,7 @@ def _grade(
     one: Submission, official: NotebookNode | None, out: Path, root: Path, isolate: bool, limits: Limits | None
 ) -> Graded:
     student, name = student_id(one.student), one.assignment
-    problems = list(one.problems)
+    problems = [tidy(problem) for problem in one.problems]
     if student != one.student:
         problems.append(f"the name {one.student!r} is entered as {student}")
     most = (
@@ -288,15 +288,15 @@ def _grade(
         clean.mkdir(parents=True)
         submitted = notebooks.read_notebook(one.notebook)
         restored, differences = notebooks.restore(submitted, official)
-        problems += differences
+        problems += map(tidy, differences)
         problems += notebooks.copy_files(one.folder, clean) if one.folder else []
         nbformat.write(restored, clean / f"{name}.ipynb")
         report = _with_nbgrader(student, name, out, root, isolate, limits)
         problems += report.problems
     except notebooks.NotebookError as error:
-        problems.append(str(error))
+        problems.append(tidy(str(error)))
     except Exception as error:
-        problems.append(f"not graded: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        problems.append(tidy(f"not graded: {str(error) or type(error).__name__}")[:500])
     if report is None and official is not None:
         _enter_zero(student, name, out)
     graded = Graded(
@@ -343,7 +343,7 @@ def _write_report(graded: Graded, report: Report | None, out: Path) -> None:
     folder = out / "feedback" / graded.student / (graded.assignment or "unrecognised")
     folder.mkdir(parents=True, exist_ok=True)
     text = line(graded) if report is None else f"{line(graded)}\n\n{report}"
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _write_csv(out: Path, results: Sequence[Graded], officials: Mapping[str, NotebookNode]) -> None:
@@ -365,6 +365,6 @@ def _write_csv(out: Path, results: Sequence[Graded], officials: Mapping[str, Not
 def _replace_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Write a table so that an interruption leaves the old one or the new one."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows([cell.encode("utf-8", "replace").decode() for cell in row] for row in rows)
     os.chmod(file.name, 0o644)
     os.replace(file.name, path)

@@ -61,6 +61,7 @@ def read_notebook(path: Path) -> NotebookNode:
     try:
         notebook = nbformat.reads(text, as_version=4)
         nbformat.validate(notebook)
+        nbformat.writes(notebook).encode("utf-8")
         for cell in notebook.cells:
             if not isinstance(cell.metadata.get("nbgrader", {}), dict):
                 raise NotebookError(f"{path.name}: a cell's grading metadata is not a table")

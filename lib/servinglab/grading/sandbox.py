@@ -53,7 +53,7 @@ class Limits:
     """
 
     cell_s: float = 30.0
-    check_s: float = 20.0
+    check_s: float = 30.0
     total_s: float = 300.0
     memory_bytes: int = 4 * 2**30
     scratch_bytes: int = 64 * 2**20
