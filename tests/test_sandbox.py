@@ -150,7 +150,7 @@ def test_nothing_can_be_written_but_the_scratch_folders(box):
         print(sorted(written))
         """,
     )
-    assert text.strip() == "['/dev/shm', '/scratch']"
+    assert text.strip() == "['/dev/shm', '/scratch', '/tmp']"
 
 
 def test_scratch_is_limited_in_size(bwrap):
