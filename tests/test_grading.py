@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
@@ -363,6 +364,57 @@ def test_numpy_answers_are_accepted(released, official):
     assert report.passed
 
 
+LIAR = """
+import base64, json, os, struct
+def say(reply):
+    body = json.dumps(reply).encode()
+    for fd in (3, 4, 5, 6):
+        try:
+            os.write(fd, struct.pack(">I", len(body)) + body)
+        except OSError:
+            pass
+say({"outputs": [OUTPUT], "error": {"name": "Odd", "text": "two\\nlines \\x1b[31m \\ud800", "place": ""}})
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<script>alert(5)</script>"}},
+        {"output_type": "display_data", "metadata": {}, "data": {"image/png": '"><script>alert(5)</script>'}},
+        {"output_type": "stream", "name": "stdout", "text": ["<script>alert(5)</script>"]},
+        {"output_type": "error", "ename": "alert(5)"},
+        "alert(5)",
+    ],
+    ids=["html", "image", "list", "error", "text"],
+)
+def test_outputs_forged_past_the_workers_filters_are_dropped(released, official, output):
+    forged = answered(released, after=LIAR.replace("OUTPUT", repr(output)))
+    report = grade_one(forged, source=official, isolate=False, limits=QUICK)
+    assert "alert(5)" not in json.dumps([one.get("outputs", []) for one in report.notebook.cells])
+    assert any("sent an output that is none" in problem or "left out" in problem for problem in report.problems)
+    assert all(problem.isprintable() for problem in report.problems)
+
+
+def test_one_odd_character_stops_nobody(course, released, tmp_path, bwrap):
+    """Text that can't be written as UTF-8, colours and line breaks, in code, in messages and in a file's name."""
+    odd = "raise ValueError('a lone half: ' + chr(0xD800) + chr(27) + '[31m' + chr(10) + 'zoe  mini  2 of 2')"
+    hand_in(tmp_path / "in", "ada", answered(released, after=odd))
+    path = hand_in(tmp_path / "in", "bob", answered(released), "a\x1bb.ipynb")
+    (path.parent / "plain.txt").write_text("x")
+    raw = hand_in(tmp_path / "in", "cy", answered(released, after="MARK"))
+    raw.write_text(raw.read_text().replace("MARK", "'\\ud800'"))
+    hand_in(tmp_path / "in", "dee", answered(released))
+    lines: list[str] = []
+    results = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lines.append)
+    assert [one.student for one in results] == ["ada", "bob", "cy", "dee"]
+    assert [one.score for one in results if one.student != "cy"] == [2, 2, 2]
+    assert not any("\x1b" in line or "\nzoe" in line for line in lines)
+    assert "surrogates not allowed" in " ".join(results[2].problems)
+    assert len(table(tmp_path / "out" / "grades.csv")) == 4
+
+
 def test_a_broken_grader_says_so_and_is_no_zero(released, official, monkeypatch, bwrap):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SandboxError, match="bubblewrap"):
@@ -531,9 +583,8 @@ def graded(course, released, tmp_path_factory, request):
     hand_in(folder, "zz right", answered(released))
     (folder / "nothing" / "mini").mkdir(parents=True)
     scripted = answered(released)
-    scripted.cells.insert(
-        0, nbformat.v4.new_markdown_cell("<script>alert(2)</script><img src=x onerror=alert(3)>", id="md")
-    )
+    markup = "<script>alert(2)</script><img src=x onerror=alert(3)>[x](javascript:alert(4))"
+    scripted.cells.insert(0, nbformat.v4.new_markdown_cell(markup, id="md"))
     hand_in(folder, "scripted", scripted)
     lines: list[str] = []
     results = grade_folder(folder, out, course, limits=QUICK, tell=lines.append)
@@ -623,13 +674,34 @@ def test_feedback_shows_the_hint_and_no_hidden_test(graded):
     assert "a number, too small" in wrong
 
 
+class Scripts(HTMLParser):
+    """Collects what a browser would run: the text of scripts, and attributes that are handlers or addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.found = False, []
+
+    def handle_starttag(self, tag, attributes):
+        self.inside = tag == "script"
+        self.found += [value for name, value in attributes if name.startswith("on") or name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.found.append(data)
+
+
 def test_feedback_runs_no_script_of_a_submission(graded):
     _, out, _ = graded
-    for student, marks in (("scripted", ("alert(2)", "alert(3)")), ("markup", ("<script>alert(1)",))):
+    for student in ("scripted", "markup"):
         page = (out / "feedback" / student / "mini" / "mini.html").read_text(encoding="utf-8")
-        for mark in marks:
-            assert f"<script>{mark}" not in page
-            assert mark not in page if mark.startswith("<") else f"onerror={mark}" not in page
+        scripts = Scripts()
+        scripts.feed(page)
+        assert "alert(" in page
+        assert not any("alert(" in (text or "") for text in scripts.found)
+        assert re.search(r"<h1[^>]*>Mini", page)
 
 
 def test_feedback_of_a_loud_submission_is_small(graded):

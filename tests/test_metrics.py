@@ -104,6 +104,7 @@ def test_infinite_values_rank_last() -> None:
     [
         (([], 0.5), "values must be a sequence of at least one number"),
         (([[1.0]], 0.5), "values must be a sequence of at least one number"),
+        ((["fast", 1.0], 0.5), r"values must be a sequence of numbers; got \['fast', 1.0\]"),
         (([1.0, math.nan], 0.5), "values must hold no NaN; got 1"),
         (([1.0], 0), r"q must be a finite number > 0 and <= 1; got 0"),
         (([1.0], 99), r"q must be a finite number > 0 and <= 1; got 99"),

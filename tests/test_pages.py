@@ -104,7 +104,9 @@ def file_reader(browser: Browser, book: Path) -> Iterator[Reader]:
 
 
 def _pages(book: Path) -> list[str]:
-    return sorted(str(path.relative_to(book)) for path in (book / "chapters").glob("*.html"))
+    pages = sorted(str(path.relative_to(book)) for path in (book / "chapters").glob("*.html"))
+    assert CHAPTER in pages
+    return pages
 
 
 def test_every_page_is_whole(reader: Reader, book: Path) -> None:
@@ -127,6 +129,13 @@ def test_every_page_is_whole(reader: Reader, book: Path) -> None:
         broken = page.evaluate("[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src)")
         assert broken == [], path
         page.close()
+
+
+def test_the_search_finds_a_page(reader: Reader) -> None:
+    page = reader.open("search.html?q=throughput")
+    page.wait_for_selector("#search-results a")
+    links = page.locator("#search-results a").evaluate_all("all => all.map((a) => a.getAttribute('href'))")
+    assert any("01_night_kitchen.html" in link for link in links)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -461,6 +470,7 @@ def test_the_words_follow_the_page_s_language(browser: Browser, book: Path, tmp_
         for name in ("播放", "记下来", "全部换一组数"):
             assert page.get_by_role("button", name=name).count() >= 1, name
         assert page.get_by_role("slider", name="到达率 λ").count() == 1
+        assert "单/秒" in (page.locator(".sl-question .sl-unit").first.text_content() or "")
         assert "静态批处理" in (page.locator("[data-sl=kitchen] .sl-lane").first.text_content() or "")
         reader.context.close()
     finally:

@@ -116,7 +116,8 @@ def test_other_faults_of_a_question() -> None:
 
 def test_guess_and_recall_say_the_same_without_a_script() -> None:
     recalled = quiz.recall("ch01-best", answer=16.98, unit="orders")
-    assert "<strong>17</strong> orders" in recalled._repr_html_()
+    assert '<strong>17</strong> <span data-sl-word="orders">orders</span>' in recalled._repr_html_()
+    assert "<strong>17</strong> x&lt;y" in quiz.recall("a", answer=17, unit="x<y")._repr_html_()
     assert repr(recalled) == "recall ch01-best: 17 orders"
     assert quiz.recall("ch01-best", answer=1234.0).data["shown"] == "1234"
     with pytest.raises(ValueError, match="key must be"):

@@ -150,7 +150,7 @@ def test_nothing_can_be_written_but_the_scratch_folders(box):
         print(sorted(written))
         """,
     )
-    assert text.strip() == "['/dev/shm', '/scratch']"
+    assert text.strip() == "['/dev/shm', '/scratch', '/tmp']"
 
 
 def test_scratch_is_limited_in_size(bwrap):
@@ -455,8 +455,12 @@ def test_without_bubblewrap_isolation_is_refused_with_its_reason(monkeypatch):
         isolation_problem.cache_clear()
 
 
-def test_figures_and_displayed_values_are_kept(either):
-    reply = either.run("import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.gcf().axes.__len__()")
+@pytest.mark.parametrize("isolate", [True, False])
+def test_figures_and_displayed_values_are_kept(isolate, request):
+    if isolate:
+        request.getfixturevalue("bwrap")
+    with Sandbox(None, isolate=isolate, limits=Limits(cell_s=60), checks=0) as box:
+        reply = box.run("import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.gcf().axes.__len__()")
     kinds = {mime for output in reply["outputs"] for mime in output.get("data", {})}
     assert "image/png" in kinds
     assert any(output.get("data", {}).get("text/plain") == "1" for output in reply["outputs"])

@@ -32,7 +32,8 @@ class Line:
 
     With B equal loads it is also M/D/B's number in system, seen at moments one service time apart. Far out
     the probabilities fall by a constant factor 1/z, where z > 1 solves z^B = e^{load·(z − 1)}; states from
-    `size` on follow that rule."""
+    `size` on follow that rule.
+    """
 
     def __init__(self, loads: Floats) -> None:
         from scipy.optimize import brentq

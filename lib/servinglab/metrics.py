@@ -579,7 +579,10 @@ def _rank(q: float, n: int) -> int:
 
 
 def _numbers(name: str, values: npt.ArrayLike) -> Floats:
-    numbers = np.asarray(values, dtype=np.float64)
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a sequence of numbers; got {values!r:.60}") from None
     if numbers.ndim != 1 or not numbers.size:
         raise ValueError(f"{name} must be a sequence of at least one number; got shape {numbers.shape}")
     if np.isnan(numbers).any():

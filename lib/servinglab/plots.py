@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._checks import check_number
-from ._web import Component, word
+from ._web import Component, named, word
 from .metrics import percentile
 
 if TYPE_CHECKING:
@@ -421,10 +421,10 @@ def _kitchen_table(results: Mapping[str, Result]) -> str:
     head = ("scheduler", "last_served", "throughput", "mean_latency", "max_latency")
     rows = []
     for name, run in results.items():
-        shown = word(name) if name in ("static", "dynamic", "continuous") else name
         rate = len(run) / run.duration_s
         cells = (f"{run.duration_s:.2f} s", f"{rate:.2f} /s", f"{run.e2e_s.mean():.2f} s", f"{run.e2e_s.max():.2f} s")
-        rows.append(f'<tr><th scope="row">{shown}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        numbers = "".join(f"<td>{cell}</td>" for cell in cells)
+        rows.append(f'<tr><th scope="row">{named(name)}</th>{numbers}</tr>')
     header = "".join(f'<th scope="col">{word(key)}</th>' for key in head)
     return (
         f'<details><summary>{word("table")}</summary><div class="sl-scroll"><table>'

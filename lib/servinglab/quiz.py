@@ -13,13 +13,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from ._checks import check_number
-from ._web import Component, word
+from ._web import Component, named, word
 
 _SLACK = 1e-9  # absolute, so that an exact answer survives the trip through decimal text
 
@@ -293,7 +292,7 @@ def recall(key: str, answer: float, unit: str = "", digits: int = 3) -> Componen
     digits = check_number("digits", digits, ge=1, le=9, integer=True)
     whole = value.is_integer()
     text = str(int(value)) if whole else np.format_float_positional(value, digits, fractional=False, trim="-")
-    fallback = f'<p class="sl-fallback">{word("computed")}: <strong>{text}</strong> {escape(unit)}</p>'
+    fallback = f'<p class="sl-fallback">{word("computed")}: <strong>{text}</strong> {named(unit)}</p>'
     data = {"key": key, "unit": unit, "answer": value, "shown": text}
     return Component("recall", data, fallback, f"recall {key}: {text} {unit}".rstrip())
 

@@ -8,7 +8,7 @@ Doesn't model bursts, guests who leave, answers of several tokens, or the first 
 function says where else its formula stops being true.
 
 The exact laws come as a `QueueLaw`: means, tails P(· > t) for a time or an array of times, and quantiles.
-Accuracy: a tail is right to about 1e-10 and a quantile to about 1e-9 of itself, by sums of positive terms.
+Accuracy: a tail is right to about 1e-10, so a P99 to about 1e-8 of itself.
 """
 
 from __future__ import annotations
@@ -578,7 +578,7 @@ def bulk_service(rate_rps: float, service_s: Sequence[float] | Floats) -> BulkLa
     Society B* 16 (1954) 80–87; M. F. Neuts, "A general class of bulk queues with Poisson input", *Annals of
     Mathematical Statistics* 38 (1967) 759–770; M. L. Chaudhry and J. G. C. Templeton, *A First Course in Bulk
     Queues* (1983). For inference servers without a limit B: Y. Inoue, "Queueing analysis of GPU-based
-    inference servers with dynamic batching", *Performance Evaluation* 147 (2021) 102183.
+    inference servers with dynamic batching", *Performance Evaluation* 147 (2021) 102183, arXiv:1912.06322.
 
     Exact for Poisson arrivals, one pot and one-step orders, first come, first served.
 

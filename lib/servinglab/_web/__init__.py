@@ -48,6 +48,11 @@ def word(key: str) -> str:
     return f'<span data-sl-word="{escape(key)}">{escape(strings()["en"][key])}</span>'
 
 
+def named(text: str) -> str:
+    """A name or unit given by the caller, as HTML: put into the page's language if the table knows it."""
+    return word(text) if text in strings()["en"] else escape(text)
+
+
 def data_element(data: Mapping[str, Any] | list[Any]) -> str:
     """JSON that a script can read from the page, in an element that shows nothing."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

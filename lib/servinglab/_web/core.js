@@ -8,7 +8,7 @@ function word(key, values = {}) {
   return WORDS[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
-/** A name given in Python, such as "static": translated if the table knows it. */
+/** A name or unit given in Python, such as "static": translated if the table knows it. */
 function nameOf(name) {
   return WORDS[name] || name;
 }

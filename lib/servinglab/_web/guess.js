@@ -23,7 +23,7 @@ function writeGuess(key, text) {
 }
 
 function withUnit(value, unit) {
-  return unit ? `${value} ${unit}` : String(value);
+  return unit ? `${value} ${nameOf(unit)}` : String(value);
 }
 
 mount('[data-sl="guess"]', (root, { key, unit }) => {
@@ -50,7 +50,7 @@ mount('[data-sl="guess"]', (root, { key, unit }) => {
       says.textContent = word(kept ? 'guess_saved' : 'guess_not_kept', { value: withUnit(text, unit) });
     },
   },
-  html('label', { for: id }, word('guess_label')), input, html('span', { class: 'sl-unit' }, unit),
+  html('label', { for: id }, word('guess_label')), input, html('span', { class: 'sl-unit' }, nameOf(unit)),
   html('button', { type: 'submit' }, word('guess_save')));
   root.querySelector('.sl-fallback').remove();
   root.append(form, says);

@@ -105,6 +105,7 @@ class Lane {
     this.timeline.setAttribute('viewBox', `0 0 ${width} ${height}`);
     this.timeline.setAttribute('height', height);
     const bars = [];
+    const labels = [];
     for (const [index, order] of lane.orders.entries()) {
       const y = order.seat * row;
       const done = order.ends[order.ends.length - 1];
@@ -117,7 +118,7 @@ class Lane {
         }));
       }
       if (x(done) - x(order.scheduled) > 14) {
-        bars.push(svg('text', { class: 'sl-bar-label', x: x(order.scheduled) + 3, y: y + row - 2.5 }, String(index + 1)));
+        labels.push(svg('text', { class: 'sl-bar-label', x: x(order.scheduled) + 3, y: y + row - 2.5 }, String(index + 1)));
       }
     }
     const ticks = niceTicks(0, data.duration, width < 420 ? 4 : 8).flatMap((time) => [
@@ -129,7 +130,7 @@ class Lane {
     ]);
     this.future = svg('rect', { class: 'sl-future', y: 0, height: lane.seats * row });
     this.cursor = svg('line', { class: 'sl-cursor', y1: 0, y2: lane.seats * row });
-    this.timeline.replaceChildren(...ticks.filter((t) => t.tagName === 'line'), ...bars, this.future,
+    this.timeline.replaceChildren(...ticks.filter((t) => t.tagName === 'line'), ...bars, this.future, ...labels,
       ...ticks.filter((t) => t.tagName === 'text'), this.cursor);
     this.fullWidth = width;
   }

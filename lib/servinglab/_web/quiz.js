@@ -73,7 +73,7 @@ function startQuestion(root, question, number, count, scored) {
     }
     const found = grade(question, question.variants[variant], answer);
     right = found.right;
-    const value = [question.variants[variant].shown.answer, question.unit].filter(Boolean).join(' ');
+    const value = withUnit(question.variants[variant].shown.answer, question.unit);
     const text = !right ? word('wrong') : choices.length ? word('right_choice') : word('right', { value });
     tell(right ? 'right' : 'wrong', text, found.hint);
     scored();
@@ -98,7 +98,7 @@ function startQuestion(root, question, number, count, scored) {
   const answer = choices.length
     ? html('fieldset', {}, html('legend', {}, word('your_answer')), ...choices.map(({ label }) => label))
     : html('div', { class: 'sl-row' }, html('label', { for: `${id}-answer` }, word('your_answer')), number_field,
-      html('span', { class: 'sl-unit' }, question.unit));
+      html('span', { class: 'sl-unit' }, nameOf(question.unit)));
   const form = html('form', { onsubmit: check }, answer,
     html('div', { class: 'sl-row' },
       html('button', { type: 'submit' }, word('check')),

@@ -12,6 +12,7 @@ What this module does not do: keep a gradebook, or read folders of submissions. 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import json
@@ -32,6 +33,7 @@ from servinglab.grading.checks import UNFILLED, CheckFailed, Unanswered, hidden
 from servinglab.grading.sandbox import Calls, Died, Limits, Sandbox, SandboxError
 
 MAX_RESTARTS = 3
+MAX_OUTPUT_CHARS = 10 * 2**20
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,11 @@ def grade_one(
         raise SandboxError(said[-1] if said else f"the grading process ended with status {child.returncode}")
     reply = json.loads(out)
     return Report(
-        cells=tuple(CellReport(**cell) for cell in reply["cells"]),
-        problems=(*problems, *reply["problems"], *notebooks.notes(notebook)),
+        cells=tuple(
+            CellReport(**{**cell, "message": "\n".join(map(tidy, cell["message"].splitlines()))})
+            for cell in reply["cells"]
+        ),
+        problems=tuple(map(tidy, (*problems, *reply["problems"], *notebooks.notes(notebook)))),
         isolated=isolate,
         notebook=nbformat.from_dict(reply["notebook"]),
     )
@@ -297,6 +302,7 @@ def _attempt(
     problems: list[str] = []
     later: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
     checks = sum(map(notebooks.is_check, notebook.cells))
+    outputs = _Outputs()
     with Sandbox(folder, isolate=isolate, limits=limits, checks=checks) as box:
 
         def still_there(index: int) -> None:
@@ -315,7 +321,7 @@ def _attempt(
                         reply = box.run(cell.source)
                     except Died as death:
                         raise _Ended(index, str(death)) from None
-                    problems += _keep_outputs(cell, reply, _place(notebook, index))
+                    problems += outputs.keep(cell, reply, _place(notebook, index))
             elif index in skipped:
                 reports[index] = _report(cell, f"no answer: {skipped[index]}")
             elif notebooks.grade_id(cell) in edited:
@@ -351,20 +357,66 @@ def _attempt(
     return reports, problems
 
 
-def _keep_outputs(cell: NotebookNode, reply: Mapping[str, Any], place: str) -> list[str]:
-    """Put a run's outputs into its cell, as far as they are outputs; return what went wrong."""
-    for output in reply["outputs"]:
-        try:
-            node = nbformat.from_dict(output)
-            nbformat.validate(node, ref="output", version=4, version_minor=5)
+class _Outputs:
+    """Takes a submission's outputs into its notebook: known kinds only, checked again, within a size for all cells."""
+
+    def __init__(self, room: int = MAX_OUTPUT_CHARS) -> None:
+        self.room = room
+
+    def keep(self, cell: NotebookNode, reply: Mapping[str, Any], place: str) -> list[str]:
+        """Put one run's outputs into its cell; return what went wrong."""
+        problems = []
+        for output in reply["outputs"]:
+            node = self._checked(output)
+            if node is None:
+                problems.append(f"{place} sent an output that is none")
+                break
+            size = len(json.dumps(node))
+            if size > self.room:
+                problems.append(f"{place} and those after it have too much output: it is left out")
+                break
+            self.room -= size
             cell.outputs.append(node)
-        except (nbformat.ValidationError, ValueError, TypeError, AttributeError):
-            return [f"{place} sent an output that is none"]
-    match reply.get("error"):
-        case {"name": str(name), "text": str(text), "place": str(where)}:
-            cell.outputs.append(_error(name, f"{text} ({where})" if where else text))
-            return [f"{place} stopped with {name}: {text}"[:300]]
-    return []
+        match reply.get("error"):
+            case {"name": str(name), "text": str(text), "place": str(where)}:
+                name, text, where = _whole(name), _whole(text[:1000]), _whole(where)
+                cell.outputs.append(_error(name[:100], f"{text} ({where[:200]})" if where else text))
+                problems.append(f"{place} stopped with {name[:100]}: {text}"[:300])
+        return problems
+
+    def _checked(self, output: Any) -> NotebookNode | None:
+        match output:
+            case {"output_type": "stream", "name": "stdout" | "stderr" as name, "text": str(text)}:
+                return nbformat.v4.new_output("stream", name=name, text=_whole(text))
+            case {"output_type": "display_data", "data": {**data}} if all(
+                (kind == "text/plain" and isinstance(value, str)) or (kind == "image/png" and _is_png(value))
+                for kind, value in data.items()
+            ):
+                return nbformat.v4.new_output("display_data", data={k: _whole(str(v)) for k, v in data.items()})
+        return None
+
+
+def _whole(text: str) -> str:
+    """Without halves of characters, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _is_png(value: Any) -> bool:
+    try:
+        return base64.b64decode(value.replace("\n", ""), validate=True).startswith(b"\x89PNG")
+    except (AttributeError, ValueError):
+        return False
+
+
+def tidy(text: str) -> str:
+    """One printable line: a submission chooses parts of what is printed about it.
+
+    Examples
+    --------
+    >>> tidy("name\\n\\x1b[31mred \\ud800")
+    'name ?[31mred ?'
+    """
+    return "".join(one if one.isprintable() else "?" for one in " ".join(text.splitlines()))
 
 
 def _error(name: str, text: str) -> NotebookNode:

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bleach  # type: ignore[import-untyped]
 import nbformat
+from jinja2 import pass_context
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
@@ -30,9 +32,14 @@ from traitlets.config import Config
 
 from servinglab.grading import notebooks
 from servinglab.grading.build import generate, nbgrader_course
-from servinglab.grading.grade import Report, grade_one
+from servinglab.grading.grade import Report, grade_one, tidy
 from servinglab.grading.sandbox import Limits
 
+# what markdown makes; everything else in a text cell is shown as it was written
+TEXT_TAGS = {
+    *("a", "abbr", "b", "blockquote", "br", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i"),
+    *("li", "ol", "p", "pre", "span", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
 HIDDEN_NOTE = "# (hidden tests ran here)"
 
 
@@ -70,6 +77,18 @@ class ScrubHidden(NbGraderPreprocessor):
         return cell, resources
 
 
+class FeedbackExporter(HTMLExporter):
+    """Feedback pages in which no script of a submission runs: they are opened on a teacher's screen.
+
+    nbgrader's template forgets to clean text cells; `sanitize_html` covers the rest.
+    """
+
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        html = super().markdown2html(context, source)
+        return bleach.clean(html, tags=TEXT_TAGS, attributes={"*": ["class", "id", "href", "title", "align"]})
+
+
 def settings() -> Config:
     """nbgrader's settings for this course, shared by `nbgrader_config.py` and `grade_folder`."""
     config = Config()
@@ -80,7 +99,7 @@ def settings() -> Config:
         SandboxExecute if step is Execute else step for step in Autograde.autograde_preprocessors.default_args[0]
     ]
     config.GenerateFeedback.preprocessors = [ScrubHidden, *GenerateFeedback.preprocessors.default_args[0]]
-    # a submission's HTML must not run scripts on a teacher's screen
+    config.GenerateFeedback.exporter_class = FeedbackExporter
     config.HTMLExporter.sanitize_html = True
     return config
 
@@ -254,7 +273,7 @@ def _grade(
     one: Submission, official: NotebookNode | None, out: Path, root: Path, isolate: bool, limits: Limits | None
 ) -> Graded:
     student, name = student_id(one.student), one.assignment
-    problems = list(one.problems)
+    problems = [tidy(problem) for problem in one.problems]
     if student != one.student:
         problems.append(f"the name {one.student!r} is entered as {student}")
     most = (
@@ -269,15 +288,15 @@ def _grade(
         clean.mkdir(parents=True)
         submitted = notebooks.read_notebook(one.notebook)
         restored, differences = notebooks.restore(submitted, official)
-        problems += differences
+        problems += map(tidy, differences)
         problems += notebooks.copy_files(one.folder, clean) if one.folder else []
         nbformat.write(restored, clean / f"{name}.ipynb")
         report = _with_nbgrader(student, name, out, root, isolate, limits)
         problems += report.problems
     except notebooks.NotebookError as error:
-        problems.append(str(error))
+        problems.append(tidy(str(error)))
     except Exception as error:
-        problems.append(f"not graded: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        problems.append(tidy(f"not graded: {str(error) or type(error).__name__}")[:500])
     if report is None and official is not None:
         _enter_zero(student, name, out)
     graded = Graded(
@@ -304,16 +323,14 @@ def _with_nbgrader(student: str, name: str, out: Path, root: Path, isolate: bool
             execute if step is SandboxExecute else step for step in grader.autograde_preprocessors
         ]
         grader.start()
-        feedback = GenerateFeedback(**course)
-        feedback.exporter_class = HTMLExporter
-        feedback.start()
+        GenerateFeedback(**course).start()
     assert execute.report is not None
     return execute.report
 
 
 def _enter_zero(student: str, name: str, out: Path) -> None:
     """Enter a submission that can't be run."""
-    with Gradebook(f"sqlite:///{out.resolve()}/gradebook.db") as book:
+    with nbgrader_course(out, name) as course, Gradebook(course["coursedir"].db_url) as book:
         book.update_or_create_student(student)
         submission = book.update_or_create_submission(name, student)
         for notebook in submission.notebooks:
@@ -326,7 +343,7 @@ def _write_report(graded: Graded, report: Report | None, out: Path) -> None:
     folder = out / "feedback" / graded.student / (graded.assignment or "unrecognised")
     folder.mkdir(parents=True, exist_ok=True)
     text = line(graded) if report is None else f"{line(graded)}\n\n{report}"
-    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _write_csv(out: Path, results: Sequence[Graded], officials: Mapping[str, NotebookNode]) -> None:
@@ -348,6 +365,6 @@ def _write_csv(out: Path, results: Sequence[Graded], officials: Mapping[str, Not
 def _replace_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Write a table so that an interruption leaves the old one or the new one."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows([cell.encode("utf-8", "replace").decode() for cell in row] for row in rows)
     os.chmod(file.name, 0o644)
     os.replace(file.name, path)

@@ -61,6 +61,7 @@ def read_notebook(path: Path) -> NotebookNode:
     try:
         notebook = nbformat.reads(text, as_version=4)
         nbformat.validate(notebook)
+        nbformat.writes(notebook).encode("utf-8")
         for cell in notebook.cells:
             if not isinstance(cell.metadata.get("nbgrader", {}), dict):
                 raise NotebookError(f"{path.name}: a cell's grading metadata is not a table")
@@ -293,7 +294,8 @@ def copy_files(source: Path, target: Path) -> list[str]:
     problems, total = [], 0
     for folder, folders, files in os.walk(source):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        for name in sorted(files):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted([*files, *links]):
             path = Path(folder, name)
             if name.endswith(".ipynb") or name.startswith("."):
                 continue

@@ -1,7 +1,7 @@
 """A process for one submission, as far from everything else as the system allows.
 
 With bubblewrap the process has no network, no capabilities and no way to see other processes; it finds the
-interpreter, its packages, this library and its own files, all read-only, and one scratch folder of limited size.
+interpreter, its packages, this library and its own files, all read-only, and scratch folders of limited size.
 Without bubblewrap only the limits on time, memory and file size remain, which a hostile submission can get around:
 that is for a learner's own work on a learner's own machine, or for a teacher who says so.
 
@@ -53,7 +53,7 @@ class Limits:
     """
 
     cell_s: float = 30.0
-    check_s: float = 20.0
+    check_s: float = 30.0
     total_s: float = 300.0
     memory_bytes: int = 4 * 2**30
     scratch_bytes: int = 64 * 2**20
@@ -117,10 +117,11 @@ def _bwrap_arguments(files: Path | None, limits: Limits) -> list[str]:
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--uid", "65534", "--gid", "65534", "--hostname", "kitchen"),
         *("--die-with-parent", "--new-session"),
+        *("--size", size, "--tmpfs", "/tmp"),  # first: the checkout or its environment may lie below it
         *bound,
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", SCRATCH),
-        *("--symlink", f"{SCRATCH}/tmp", "/tmp", "--dir", f"{SCRATCH}/tmp"),
+        *("--dir", f"{SCRATCH}/tmp"),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", SCRATCH),
     ]

@@ -198,8 +198,8 @@ def reply_frame(reply: dict[str, Any]) -> bytes:
 
 
 def main(options: dict[str, Any]) -> None:
-    read = os.fdopen(os.dup(0), "rb", buffering=0).read
-    write = os.fdopen(os.dup(1), "wb", buffering=0).write
+    control = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
+    read, write = control[0].read, control[1].write
 
     def write_all(data: bytes) -> None:
         view = memoryview(data)
@@ -242,6 +242,9 @@ def main(options: dict[str, Any]) -> None:
                 write_all(pack({"error": str(error)}))
                 continue
             if child == 0:
+                # a copy that outlives the notebook must not keep its line open
+                for end in control:
+                    end.close()
                 try:
                     serve(notebook, lines[number].recv, lines[number].sendall)
                 finally:
