@@ -7,17 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import servinglab as sl
 from servinglab.engine_traces import differences, read_engine_trace
 from servinglab.paged import BlockPool, PagedScheduler, Sequence, prefix_keys
 
-SHIPPED = [
-    json.loads(line)
-    for line in gzip.open(Path(__file__).parent / "data" / "vllm_traces.jsonl.gz", "rt", encoding="utf-8")
-]
+with gzip.open(Path(__file__).parent / "data" / "vllm_traces.jsonl.gz", "rt", encoding="utf-8") as lines:
+    SHIPPED = [json.loads(line) for line in lines]
 NEVER_FITS = "s14_never_fits"
 
 

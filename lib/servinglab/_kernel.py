@@ -46,7 +46,8 @@ LOG = np.dtype(
     + [
         (name, np.int32)
         for name in (
-            "pot", "steps", "running", "charged", "decode_tokens", "first_tokens", "waiting", "kv_blocks", "preempted",
+            "pot", "steps", "running", "charged", "decode_tokens", "first_tokens", "waiting", "kv_blocks",
+            "preempted",
         )
     ]
 )  # fmt: skip

@@ -91,16 +91,17 @@ def replay(scenario: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def differences(trace: Mapping[str, Any]) -> str | None:
     """The first difference between a real engine's trace and our replay of it, in words; None if there is none."""
-    steps = trace["steps"]
-    count = 0
-    for count, (mine, theirs) in enumerate(zip(replay(trace["scenario"]), steps, strict=False), start=1):
+    replayed = list(replay(trace["scenario"]))
+    for mine, theirs in zip(replayed, trace["steps"], strict=False):
         real = {key: theirs.get(key, []) for key in _COMPARED}
         real["scheduled"] = [(c["id"], c["tokens"], c["from"], c["emits"], c["blocks"]) for c in theirs["scheduled"]]
         real["preempted"], real["finished"] = sorted(real["preempted"]), sorted(real["finished"])
         for key in _COMPARED:
             if mine[key] != real[key]:
                 return f"step {mine['step']}: {key} is {mine[key]}, the engine's is {real[key]}"
-    return None if count == len(steps) else f"{count} steps of the engine's {len(steps)}"
+    if len(replayed) != len(trace["steps"]):
+        return f"{len(replayed)} steps of the engine's {len(trace['steps'])}"
+    return None
 
 
 def read_engine_trace(path: str | Path) -> dict[str, Any]:

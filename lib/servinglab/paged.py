@@ -21,7 +21,6 @@ from typing import Any
 from ._checks import check_number
 from .schedulers import ContinuousBatching
 
-
 NO_LIMIT = 2**60  # tokens or blocks that nobody can use up
 
 

@@ -48,6 +48,7 @@ def reference(
     >>> served.finish_s.tolist()
     [0.1, 0.3, 0.2]
     """
+    check_workload(workload)
     pots = check_pots(pots)
     if counts_tokens(scheduler, pots, kv):
         return serve_tokens(workload, scheduler, step_time, kv, describe(workload, scheduler, step_time, pots, kv))
@@ -187,6 +188,16 @@ def reference(
         step_time=step_time,
         description=describe(workload, scheduler, step_time, pots),
     )
+
+
+def check_workload(workload: Workload) -> Workload:
+    """Return the workload if it is one."""
+    if not isinstance(workload, Workload):
+        raise ValueError(
+            "workload must be a Workload (Workload.from_arrivals makes one of arrival times); "
+            f"got {type(workload).__name__}"
+        )
+    return workload
 
 
 def check_pots(pots: int | None) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .paged import PagedScheduler
-from .reference import check_pots, counts_tokens, describe, reference
+from .reference import check_pots, check_workload, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
@@ -81,6 +81,7 @@ def simulate(
     >>> bool(served.finished.all())
     True
     """
+    check_workload(workload)
     pots = check_pots(pots)
     tokens = counts_tokens(scheduler, pots, kv)
     slow = _why_slow(scheduler, step_time, tokens)
