@@ -349,7 +349,7 @@ class Result:
         return self.segments
 
 
-def _histogram(values: Ints, counts: Ints) -> tuple[Ints, Ints]:
+def _histogram(values: Ints, counts: Ints) -> tuple[Ints, npt.NDArray[np.int64]]:
     """The distinct values, ascending, and the sum of the counts of each."""
     distinct, where = np.unique(values, return_inverse=True)
     total = np.zeros(len(distinct), np.int64)

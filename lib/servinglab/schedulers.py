@@ -4,10 +4,9 @@ Three ways to fill a pot. *Static* waits for a full batch and *dynamic* for a fu
 cook a batch until its longest answer is done. *Continuous* re-forms the batch at every step: who is done leaves, and
 the line fills the free seats. (Some authors call both of the last two "dynamic".)
 
-The line is first come, first served. Prompts are computed whole in a request's first step; there is no token budget
-and no limit of memory here.
-
-A scheduler is plain data plus one method, `admit`, which both engines follow.
+Without further settings the line is first come, first served, prompts are computed whole in a request's first step, and
+there is no budget of tokens and no limit of memory. A scheduler is then plain data plus one method, `admit`, which both
+engines follow. Where tokens or blocks are counted, `servinglab.paged` has the rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The engine loop of `servinglab.reference`, fast.
 
 `simulate` jumps from one change of a pot's members to the next instead of walking every step, and agrees with the
-reference to the last step and nanosecond. What it models: pots that share one line, first come, first served; steps
-whose time depends on what they hold. What it doesn't: limits of memory, budgets of tokens, preemption.
+reference to the last step and nanosecond. What it models: pots that share one line, first come, first served, and steps
+whose time depends on what they hold; or one pot with a budget of tokens and a pool of KV blocks, with preemption.
+Priorities, thresholds for long prompts, prefix caching and asynchronous scheduling are left to the reference, which
+`simulate` then calls, with a warning.
 """
 
 from __future__ import annotations
