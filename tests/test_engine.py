@@ -128,6 +128,7 @@ def token_runs(draw):
         max_num_active_seqs=draw(st.one_of(st.none(), st.integers(1, seats))),
         max_model_len=longest,
         full_prompt_gate=draw(st.booleans()),
+        reserve_whole_answer=draw(st.integers(0, 3)) == 0,
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
     )
     return work, rules, pool
@@ -245,6 +246,37 @@ def test_clients_of_a_closed_loop_wait_for_their_answer():
     result = sl.simulate(work, sl.ContinuousBatching(1), sl.AffineStep(1.0, 0.0))
     assert result.arrival_s.tolist() == [0, 0, 2, 2, 3]
     assert result.finish_s.tolist() == [1, 2, 3, 4, 5]
+
+
+def chats(scheduler, **more):
+    work = sl.Workload.from_arrivals([0, 1], prompt_tokens=[4, 4], output_tokens=[5, 2])
+    return sl.reference(work, scheduler, sl.AffineStep(1.0, 0.0), **more)
+
+
+def test_prompts_first_pause_the_running_answers():
+    mixed, first = chats(sl.ContinuousBatching(4)), chats(sl.ContinuousBatching(4, prefill_first=True))
+    assert mixed.finish_s.tolist() == [5, 3]
+    assert first.finish_s.tolist() == [6, 3] and first.first_token_s.tolist() == [1, 2]
+    assert first.itl()[0].tolist() == [1, 2] and first.itl()[1].tolist() == [4, 1]
+
+
+def test_reserving_the_whole_answer_waits_where_admitting_at_once_preempts():
+    at_once = chats(sl.ContinuousBatching(4), kv=sl.Blocks(11, 1))
+    reserve = chats(sl.ContinuousBatching(4, reserve_whole_answer=True), kv=sl.Blocks(11, 1))
+    assert at_once.scheduled_s.tolist() == [0, 1] and at_once.preemptions.tolist() == [0, 0]
+    assert reserve.scheduled_s.tolist() == [0, 5] and reserve.segments.kv_blocks.max() == 8
+    tight = chats(sl.ContinuousBatching(4), kv=sl.Blocks(10, 1))
+    assert tight.preemptions.tolist() == [0, 1] and tight.finish_s.tolist() == [5, 6]
+    assert tight.late_gaps[0].tolist() == [4 * 10**9]
+
+
+def test_without_limits_tokens_are_counted_as_seats_are():
+    """A budget that nobody reaches changes nothing."""
+    work = sl.poisson(9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=sl.lengths.Geometric(9))
+    step = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, 1e-8)
+    plain, counted = (sl.simulate(work, rules, step) for rules in (sl.ContinuousBatching(8),
+                                                                   sl.ContinuousBatching(8, 10**7)))  # fmt: skip
+    assert_same(counted, plain)
 
 
 def test_closed_sums_of_steps_are_exact():

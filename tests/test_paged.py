@@ -50,6 +50,12 @@ def test_a_file_that_is_no_trace_is_named(tmp_path):
             read_engine_trace(tmp_path / "x.json")
 
 
+TOGETHER = [
+    (), ("prefix_caching",), ("async_scheduling",), ("prefix_caching", "async_scheduling"), ("prefill_first",),
+    ("reserve_whole_answer",), ("prefill_first", "reserve_whole_answer"), ("reserve_whole_answer", "async_scheduling"),
+]  # fmt: skip
+
+
 @st.composite
 def scenarios(draw):
     seats = draw(st.integers(1, 6))
@@ -65,8 +71,7 @@ def scenarios(draw):
         max_num_active_seqs=draw(st.one_of(st.none(), st.integers(1, seats))),
         full_prompt_gate=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.1, 0.5])),
-        prefix_caching=draw(st.booleans()),
-        async_scheduling=draw(st.booleans()),
+        **dict.fromkeys(draw(st.sampled_from(TOGETHER)), True),
     )
     requests = draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 3), st.integers(0, 2)),
                              min_size=1, max_size=12))  # fmt: skip
@@ -98,6 +103,8 @@ def test_nothing_is_lost_and_nobody_is_stuck(scenario):
         assert len(engine.running) <= rules.seats
         in_use = {id(block) for sequence in engine.running for block in sequence.blocks}
         assert len(in_use) == engine.used_blocks <= blocks
+        if rules.reserve_whole_answer:
+            assert not step.preempted
         assert all(s.computed <= len(s.blocks) * block_size for s in engine.running)
         for chunk in step.chunks:
             computed[chunk.sequence] = chunk.start + chunk.tokens

@@ -476,7 +476,7 @@ def run_tokens(
     # the workload
     arrival: Any, prompt: Any, output: Any, reject: Any, think: Any, clients: int,
     # the scheduler and the pool
-    seats: int, budget: int, chunked: bool, gate: bool, watermark: int, blocks: int, block_size: int, limited: bool,
+    seats: int, budget: int, chunked: bool, gate: bool, whole: bool, watermark: int, blocks: int, block_size: int, limited: bool,
     # the step time
     side: Any,
     # what becomes of the requests
@@ -562,7 +562,8 @@ def run_tokens(
             if partial >= 0:
                 done = seat[partial, Q_COMPUTED]
                 chunk = min(seat[partial, Q_TOKENS] - done, budget - state[T_DECODING])  # at least 1: budget >= seats
-                demand += -(-(done + chunk) // block_size) + (-done // block_size)
+                if not whole:
+                    demand += -(-(done + chunk) // block_size) + (-done // block_size)
             if not limited or demand <= state[T_FREE]:
                 break
             q = state[T_LAST]
@@ -609,7 +610,8 @@ def run_tokens(
             kv += done + chunk
             if chunk > 1 or done < prompt[seat[partial, Q_REQUEST]]:
                 prefill += chunk
-            taken += -(-(done + chunk) // block_size) + (-done // block_size)
+            if not whole:
+                taken += -(-(done + chunk) // block_size) + (-done // block_size)
             seat[partial, Q_COMPUTED] = done + chunk
             if done + chunk == seat[partial, Q_TOKENS]:
                 mark = partial
@@ -629,8 +631,9 @@ def run_tokens(
             if not chunked and tokens > left:
                 break
             chunk = min(tokens, left)
+            held = prompt[r] + output[r] - 1 if whole else chunk
             if limited:
-                wanted = -(-(tokens if gate else chunk) // block_size)
+                wanted = -(-(tokens if gate and not whole else held) // block_size)
                 if wanted > state[T_FREE] - (watermark if state[T_COUNT] > 0 else 0):
                     break
             q = state[T_SPARE]
@@ -651,7 +654,7 @@ def run_tokens(
                 seat[last, Q_AFTER] = q
             state[T_LAST] = q
             state[T_COUNT] += 1
-            state[T_FREE] -= -(-chunk // block_size)
+            state[T_FREE] -= -(-held // block_size)
             charged += 1
             kv += chunk
             prefill += chunk
@@ -674,16 +677,18 @@ def run_tokens(
             steps = ends - s + 1
             if waiting == 0 and state[T_COUNT] < seats and decoding < budget and at != FAR and steps > 1:
                 steps = _steps_to(base, per_kv, base_2, per_kv_2, kv, charged, steps, at - now)
-            if limited and steps > 1 and decoding * (steps // block_size + 1) > state[T_FREE]:
+            if whole or not limited:
+                pass
+            elif steps > 1 and decoding * (steps // block_size + 1) > state[T_FREE]:
                 fit = np.int64(1)
                 while fit < steps and need[(s + fit) % block_size] <= state[T_FREE]:
                     state[T_FREE] -= need[(s + fit) % block_size]
                     fit += 1
                 steps = fit
-            elif limited and steps > 1:
-                whole = (steps - 1) // block_size
-                state[T_FREE] -= whole * decoding
-                for i in range(1 + whole * block_size, steps):
+            elif steps > 1:
+                rounds = (steps - 1) // block_size
+                state[T_FREE] -= rounds * decoding
+                for i in range(1 + rounds * block_size, steps):
                     state[T_FREE] -= need[(s + i) % block_size]
         end = now + _roof_ns(base, per_kv, base_2, per_kv_2, kv, charged, steps)
 
@@ -706,13 +711,14 @@ def run_tokens(
             if remaining == 0:
                 finish[r] = end
                 state[T_DONE] += 1
-                state[T_FREE] += -(-tokens // block_size)
+                state[T_FREE] += -(-tokens // block_size)  # an answer of one token holds no more than its prompt
                 _unseat(state, seat, q)
                 state[T_ANSWERED] += 1
                 continue
             seat[q, Q_OFFSET] = tokens - (s + 1)
             seat[q, Q_ENDS] = s + remaining
-            need[-seat[q, Q_OFFSET] % block_size] += 1
+            if not whole:
+                need[-seat[q, Q_OFFSET] % block_size] += 1
             state[T_DECODING] += 1
             state[T_KV] += tokens
             bucket = (s + remaining) & mask
@@ -748,7 +754,8 @@ def run_tokens(
             finish[r] = end
             state[T_DONE] += 1
             state[T_FREE] += -(-held // block_size)
-            need[-seat[q, Q_OFFSET] % block_size] -= 1
+            if not whole:
+                need[-seat[q, Q_OFFSET] % block_size] -= 1
             state[T_DECODING] -= 1
             state[T_KV] -= held
             _unseat(state, seat, q)

@@ -147,6 +147,11 @@ class Sequence:
         return self.prompt_tokens + self.outputs
 
     @property
+    def at_most(self) -> int:
+        """Tokens that it will ever hold: all but the last, which is never read again."""
+        return self.prompt_tokens + self.output_tokens - 1
+
+    @property
     def urgency(self) -> tuple[int, int]:
         """The smallest goes first, the largest is preempted first."""
         return self.priority, self.number
@@ -293,16 +298,36 @@ class PagedScheduler:
         self.waiting.join(sequence)
 
     def schedule(self) -> Step:
-        """Decide the next step: running requests first, in their order, then the head of the line while it fits."""
-        rules, budget = self.rules, self.budget
-        threshold = self._threshold()
+        """Decide the next step: running requests first, in their order, then the head of the line while it fits.
+
+        With `prefill_first` it's the other way round: a step of prompts, if there is one, else a step of answers.
+        """
         chunks: dict[Sequence, int] = {}
         preempted: list[Sequence] = []
+        if self.rules.prefill_first:
+            budget = self._run(chunks, preempted, self.budget, prompts=True)
+            if not preempted:
+                self._admit(chunks, budget)
+            if not chunks and not preempted:
+                self._run(chunks, preempted, self.budget)
+        else:
+            budget = self._run(chunks, preempted, self.budget)
+            if not preempted:
+                self._admit(chunks, budget)
+        return Step([self._begin(sequence, tokens) for sequence, tokens in chunks.items()], preempted)
 
+    def _run(
+        self, chunks: dict[Sequence, int], preempted: list[Sequence], budget: int, prompts: bool = False
+    ) -> int:
+        """Give those who run their next tokens (or only those with unfinished prompts); return the budget left."""
+        threshold = self._threshold()
         i = 0
         while i < len(self.running) and budget > 0:
             sequence = self.running[i]
             tokens = sequence.tokens + sequence.in_flight - sequence.computed
+            if prompts and tokens == 1:
+                i += 1
+                continue
             if threshold:
                 tokens = min(tokens, threshold)
             tokens = min(tokens, budget, self._longest - 1 - sequence.computed)
@@ -324,15 +349,19 @@ class PagedScheduler:
             chunks[sequence] = tokens
             budget -= tokens
             i += 1
+        return budget
 
-        while not preempted and self.waiting and budget > 0 and len(self.running) < rules.seats:
+    def _admit(self, chunks: dict[Sequence, int], budget: int) -> None:
+        """Let the head of the line in, while there are seats, tokens and blocks for it."""
+        threshold = self._threshold()
+        while self.waiting and budget > 0 and len(self.running) < self.rules.seats:
             sequence = self.waiting.head()
             hits = self.pool.find(sequence.key(k) for k in range((sequence.tokens - 1) // self.block_size))
             start = len(hits) * self.block_size
             tokens = sequence.tokens - start
             if threshold:
                 tokens = min(tokens, threshold)
-            if not rules.chunked_prefill and tokens > budget:
+            if not self.rules.chunked_prefill and tokens > budget:
                 break
             tokens = min(tokens, budget)
             if not self._fits(sequence, hits, start + tokens):
@@ -342,12 +371,12 @@ class PagedScheduler:
             sequence.blocks, sequence.kept = hits, len(hits)
             sequence.computed = start
             self.hit_tokens += start
+            if self.rules.reserve_whole_answer:
+                sequence.blocks = self.pool.take(self._blocks(sequence.at_most))
             self._hold(sequence, tokens)
             self.running.append(sequence)
             chunks[sequence] = tokens
             budget -= tokens
-
-        return Step([self._begin(sequence, tokens) for sequence, tokens in chunks.items()], preempted)
 
     def finish(self, step: Step) -> list[Sequence]:
         """A step comes back: whoever's tokens were all computed gets one more; the finished leave."""
@@ -417,7 +446,9 @@ class PagedScheduler:
     def _fits(self, sequence: Sequence, hits: list[_Block], tokens: int) -> bool:
         """Whether blocks for the chunk, and for all present tokens behind the gate, are free beyond the watermark."""
         spare = self.pool.free - self.pool.unused(hits) - (self.watermark_blocks if self.running else 0)
-        if self.rules.full_prompt_gate:
+        if self.rules.reserve_whole_answer:
+            tokens = sequence.at_most
+        elif self.rules.full_prompt_gate:
             tokens = max(tokens, min(sequence.tokens, self._longest))
         return self._blocks(tokens) - len(hits) <= spare
 

@@ -34,7 +34,7 @@ class _Pot:
 
 
 def reference(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, kv: HasBlocks | None = None
+    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, *, kv: HasBlocks | None = None
 ) -> Result:
     """Serve a workload step by step.
 

@@ -158,6 +158,13 @@ class ContinuousBatching:
         The most tokens of one request, prompt and answer; longer ones are rejected. None: no limit.
     full_prompt_gate : bool
         Whether a request is admitted only if blocks for all its present tokens are free, not only for the first chunk.
+    reserve_whole_answer : bool
+        Whether a request is admitted only if blocks for its prompt and its whole answer are free, and takes them all at
+        once. Nobody is then preempted, and blocks lie unused until the answer grows into them. (Engines that reserve
+        know only the longest answer allowed; here its true length stands for that.)
+    prefill_first : bool
+        Whether prompts go before answers: while any waiting or unfinished prompt can be computed, a step computes
+        prompts only, and running answers pause. vLLM's first engine did so; its V1 engine doesn't.
     watermark : float
         Share of the blocks that admission leaves free while something runs. In [0, 1).
     prefix_caching : bool
@@ -182,6 +189,8 @@ class ContinuousBatching:
     max_num_active_seqs: int | None = None
     max_model_len: int | None = None
     full_prompt_gate: bool = True
+    reserve_whole_answer: bool = False
+    prefill_first: bool = False
     watermark: float = 0.0
     prefix_caching: bool = False
     async_scheduling: bool = False
@@ -202,6 +211,10 @@ class ContinuousBatching:
         whole("long_prefill_token_threshold", ge=0, **({"le": self.max_model_len} if self.max_model_len else {}))
         check_choice("policy", self.policy, ("fcfs", "priority"))
         whole("max_num_active_seqs", ge=1, le=self.max_num_seqs)
+        if self.prefill_first and self.async_scheduling:
+            raise ValueError("prefill_first doesn't go with async_scheduling; got True for both")
+        if self.reserve_whole_answer and self.prefix_caching:
+            raise ValueError("reserve_whole_answer doesn't go with prefix_caching; got True for both")
         object.__setattr__(self, "watermark", check_number("watermark", self.watermark, ge=0, lt=1))
 
     @property

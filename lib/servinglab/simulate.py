@@ -42,8 +42,9 @@ def simulate(
     scheduler: Scheduler,
     step_time: StepTime,
     pots: int | None = 1,
-    kv: HasBlocks | None = None,
     progress: Progress | None = None,
+    *,
+    kv: HasBlocks | None = None,
 ) -> Result:
     """Serve a workload and say what happened to every request.
 
@@ -89,7 +90,7 @@ def simulate(
     slow = _why_slow(scheduler, step_time, tokens)
     if slow is not None:
         warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
-        return reference(workload, scheduler, step_time, pots, kv)
+        return reference(workload, scheduler, step_time, pots, kv=kv)
     assert isinstance(step_time, ClosedForm)
     if tokens:
         assert isinstance(scheduler, ContinuousBatching)
@@ -225,7 +226,7 @@ def _simulate_tokens(
         while state[k.T_NOW] != k.FAR:
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
-                scheduler.full_prompt_gate, engine.watermark_blocks, engine.num_blocks, engine.block_size,
+                scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks, engine.block_size,
                 kv is not None, _sides(step_time), *outcome, preemptions, *memory, log.buffer, late,
             )  # fmt: skip
             log.keep(used)
@@ -327,7 +328,7 @@ def _why_slow(scheduler: Scheduler, step_time: StepTime, tokens: bool) -> str | 
         assert isinstance(scheduler, ContinuousBatching)
         if scheduler.policy != "fcfs":
             return f"policy={scheduler.policy!r}"
-        for name in ("long_prefill_token_threshold", "prefix_caching", "async_scheduling"):
+        for name in ("prefill_first", "long_prefill_token_threshold", "prefix_caching", "async_scheduling"):
             if getattr(scheduler, name):
                 return f"{name}={getattr(scheduler, name)}"
     return None
