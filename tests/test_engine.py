@@ -274,8 +274,8 @@ def test_without_limits_tokens_are_counted_as_seats_are():
     """A budget that nobody reaches changes nothing."""
     work = sl.poisson(9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=sl.lengths.Geometric(9))
     step = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, 1e-8)
-    plain, counted = (sl.simulate(work, rules, step) for rules in (sl.ContinuousBatching(8),
-                                                                   sl.ContinuousBatching(8, 10**7)))  # fmt: skip
+    counted = sl.simulate(work, sl.ContinuousBatching(8, 10**7), step)
+    plain = sl.reference(work, sl.ContinuousBatching(8), step)
     assert_same(counted, plain)
 
 
