@@ -165,7 +165,7 @@ def test_the_summary_is_of_this_hour(hour):
     assert report["workload"]["cv"] == pytest.approx(1.094, abs=1e-3)
     assert report["workload"]["span_s"] == 3501.721937
     assert report["summary"] == result.summary({"ttft_s": 2, "tpot_s": 0.1}).to_dict()
-    assert report["summary"]["by_status"] == {"FINISHED": REQUESTS, "UNSERVED": 0}
+    assert report["summary"]["by_status"] == {"FINISHED": REQUESTS, "UNSERVED": 0, "REJECTED": 0}
     assert report["defaults_used"]["max_num_seqs"] == cli.MAX_NUM_SEQS
     # stable: the machine keeps up with the hour and is done within seconds of the last arrival
     assert report["summary"]["duration_s"] - 3501.7 < 30
