@@ -251,6 +251,8 @@ def run(
                 row["kv_tokens"] = q[S_KV]
                 row["waiting"] = q[S_WAITING]
                 row["waited_request_s"] = waited[p + 1] / 1e9
+                row["kv_blocks"] = 0
+                row["preempted"] = 0
                 used += 1
                 q[EVENT] = no_marks
                 q[STEP] += q[S_STEPS]
@@ -731,6 +733,7 @@ def run_tokens(
         row = log[used]
         row["start_ns"] = now
         row["end_ns"] = end
+        row["pot"] = 0
         row["steps"] = steps
         row["running"] = running
         row["charged"] = charged
