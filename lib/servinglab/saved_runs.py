@@ -210,7 +210,7 @@ class Comparison:
         lines = [f"A         {self.names[0]}", f"B         {self.names[1]}", f"requests  {self.requests}", ""]
         if self.settings:
             rows = [(name, _setting(a), _setting(b)) for name, (a, b) in self.settings.items()]
-            lines += _aligned([("settings that differ", "A", "B"), *rows])
+            lines += aligned([("settings that differ", "A", "B"), *rows])
         else:
             lines.append("no setting differs")
         table = [("", "A", "B", "B against A")]
@@ -219,7 +219,7 @@ class Comparison:
                 table.append(
                     (name, cell(a), cell(b), "–" if change is None else f"{100 * change:+.2f} %" if change else "=")
                 )
-        return "\n".join([*lines, "", *_aligned(table)])
+        return "\n".join([*lines, "", *aligned(table)])
 
 
 def compare_runs(
@@ -449,7 +449,7 @@ def _setting(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """The first column to the left, the others to the right."""
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
