@@ -226,8 +226,8 @@ def _simulate_tokens(
         while state[k.T_NOW] != k.FAR:
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
-                scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks, engine.block_size,
-                kv is not None, _sides(step_time), *outcome, *memory, log.buffer, late,
+                scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks,
+                engine.block_size, kv is not None, _sides(step_time), *outcome, *memory, log.buffer, late,
             )  # fmt: skip
             log.keep(used)
             late_gaps.append(late[: state[k.T_LATE]].copy())
