@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import NamedTuple
 
 import numpy as np
@@ -200,6 +202,393 @@ def test_help_and_version(run):
     assert " ".join(_engine_options.STEP_TIME_SOURCE.split()) in " ".join(out.split())
 
 
+# Models, memory and the engine's settings
+
+CHAT = [*ORDERS, "--prompt-tokens", "60", "--output-tokens", "geometric:90"]
+LLAMA = ["--model", "llama-3.1-8b", "--accelerator", "h100-sxm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("--max-num-batched-tokens 512", {"max_num_batched_tokens": 512}),
+        ("--max-num-batched-tokens unlimited", {}),
+        ("--max-num-active-seqs 100", {"max_num_active_seqs": 100}),
+        ("--max-model-len 150", {"max_model_len": 150}),
+        (
+            "--max-num-batched-tokens 512 --max-model-len 512 --no-chunked-prefill",
+            {"max_num_batched_tokens": 512, "max_model_len": 512, "chunked_prefill": False},
+        ),
+        ("--reserve-whole-answer --kv-blocks 99", {"reserve_whole_answer": True}),
+        ("--watermark 0.1 --kv-blocks 99", {"watermark": 0.1}),
+        ("--no-full-prompt-gate --kv-blocks 99", {"full_prompt_gate": False}),
+        ("--policy fcfs", {}),
+    ],
+)
+def test_settings_of_continuous_batching(run, served, words, settings):
+    status, _, err = run(*CHAT, *words.split())
+    assert (status, err) == (0, "")
+    assert served[0].scheduler == sl.ContinuousBatching(256, **settings)
+    assert served[0].kv == (sl.Blocks(99) if "--kv-blocks" in words else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("--policy priority --priority uniform:0:2", {"policy": "priority"}),
+        ("--prefix-caching", {"prefix_caching": True}),
+        ("--async-scheduling", {"async_scheduling": True}),
+        ("--prefill-first", {"prefill_first": True}),
+        ("--long-prefill-token-threshold 8", {"long_prefill_token_threshold": 8}),
+        (
+            "--long-prefill-token-threshold 8 --adaptive-threshold",
+            {"long_prefill_token_threshold": 8, "adaptive_threshold": True},
+        ),
+    ],
+)
+def test_what_the_reference_serves_is_said_in_one_line(run, served, words, settings):
+    status, out, err = run(*CHAT, *words.split())
+    assert status == 0
+    assert served[0].scheduler == sl.ContinuousBatching(256, **settings)
+    assert re.fullmatch(r"servinglab: simulated step by step, which is slower: \w+=\S+\n", err)
+    assert next(iter(settings)) in err
+    assert "50 (50 finished, 0 unserved)" in out
+    assert run(*CHAT, *words.split(), "--quiet") == (0, "", "")
+
+
+def test_the_note_comes_before_the_work(run, monkeypatch):
+    """Whoever is about to wait wants to know why."""
+    printed = []
+
+    def slow(*args, **options):
+        import warnings
+
+        warnings.warn("slower", stacklevel=2)
+        printed.append(sys.stderr.getvalue())
+        return sl.simulate(*args, **options)
+
+    monkeypatch.setattr(cli, "simulate", slow)
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    assert cli.main(CHAT) == 0
+    assert printed == ["servinglab: slower\n"]
+
+
+def test_priorities_of_a_generated_workload(run, served):
+    run(*CHAT, "--policy", "priority", "--priority", "uniform:0:2")
+    assert set(served[0].work.priority) == {0, 1, 2}
+    assert same(served[0].work, sl.poisson(20, 50, 1, 60, lengths.Geometric(90), priority=lengths.Uniform(0, 2)))
+
+
+def test_a_step_time_from_model_and_accelerator(run, served):
+    status, out, err = run(*CHAT, *LLAMA)
+    assert (status, err) == (0, "")
+    assert served[0].step_time == sl.roofline("llama-3.1-8b", "h100-sxm").sides()
+    assert served[0].kv == sl.kv_cache("llama-3.1-8b", "h100-sxm")
+    assert "roofline of llama-3.1-8b on h100-sxm" in out
+    words = "--weight-dtype fp8 --kv-dtype fp8 --compute-dtype bf16 --bandwidth-efficiency 0.7 --overhead-s 0.002"
+    words += " --compute-efficiency 0.5 --tensor-parallel 2 --interconnect-gb-s 450 --allreduce-latency-s 1e-5"
+    assert run(*CHAT, *LLAMA, *words.split(), "--quiet") == (0, "", "")
+    assert served[1].step_time == (
+        sl.roofline(
+            "llama-3.1-8b", "h100-sxm", weight_dtype="fp8", kv_dtype="fp8", compute_dtype="bf16", tensor_parallel=2,
+            bandwidth_efficiency=0.7, compute_efficiency=0.5, overhead_s=0.002, interconnect_gb_s=450,
+            allreduce_latency_s=1e-5,
+        ).sides()
+    )  # fmt: skip
+    assert served[1].kv == sl.kv_cache(
+        "llama-3.1-8b", "h100-sxm", weight_dtype="fp8", kv_dtype="fp8", tensor_parallel=2
+    )
+
+
+def test_a_pool_from_model_and_accelerator(run, served):
+    words = "--gpu-memory-utilization 0.3 --other-gib 2.5 --block-size 32"
+    out = " ".join(run(*CHAT, *LLAMA, *words.split())[1].split())
+    cache = sl.kv_cache("llama-3.1-8b", "h100-sxm", gpu_memory_utilization=0.3, other_gib=2.5, block_size=32)
+    assert served[0].kv == cache
+    assert f"{cache.usable_blocks:,} blocks of 32 tokens: {cache.kv_gib:.2f} GiB a device" in out
+    assert "2.50 of other (given; measured: 2.26 to 7.51 GiB" in out
+    assert "(the median of logs; measured: 2.26 to 7.51 GiB" in " ".join(run(*CHAT, *LLAMA)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "kv"),
+    [
+        ("--kv-blocks 50", sl.Blocks(50)),
+        ("--kv-blocks 50 --block-size 8", sl.Blocks(50, 8)),
+        ("--kv-blocks unlimited", None),
+        ("--scheduler static --batch-size 4", None),
+        ("--scheduler dynamic --batch-size 4 --window-s 1", None),
+        ("--pots 2", None),
+        ("--pots endless", None),
+    ],
+)
+def test_a_pool_given_by_hand_or_none(run, served, words, kv):
+    status, out, _ = run(*CHAT, *LLAMA, *words.split())
+    assert status == 0
+    assert served[0].kv == kv
+    assert ("KV cache   not limited" in out) == (kv is None)
+
+
+def test_what_a_roofline_leaves_out_is_said(run):
+    words = [*CHAT, "--accelerator", "h200-sxm", "--kv-blocks", "unlimited", "--model"]
+    assert "(each step is taken to read all experts)" in run(*words, "qwen3-30b-a3b")[1]
+    assert "(sliding windows are taken to be as long as the context)" in run(*words, "gpt-oss-20b")[1]
+    assert "taken" not in run(*words, "llama-3.1-8b")[1]
+
+
+def test_defaults_of_a_model_are_named(run):
+    out = " ".join(run(*CHAT, *LLAMA)[1].split())
+    named = re.search(r"defaults used: (.*?) requests", out)[1]
+    assert set(named.split(", ")) == {
+        "--scheduler continuous", "--max-num-seqs 256", "--max-num-batched-tokens unlimited", "--pots 1",
+        "--service-scale 1", "--weight-dtype bf16", "--kv-dtype bf16", "--tensor-parallel 1",
+        "--bandwidth-efficiency 0.8", "--compute-efficiency 0.6", "--overhead-s 0.001", "--block-size 16",
+        "--gpu-memory-utilization 0.9", "--other-gib 5.39",
+    }  # fmt: skip
+
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+}  # fmt: skip
+ROW = """
+[accelerators.half-h100]
+name = "Half an H100"
+bf16_tflops = 494.7
+memory_gb = 40
+bandwidth_gb_s = 1675
+source = "made up"
+date = "2026-11-29"
+reliability = "low"
+"""
+
+
+def test_models_and_accelerators_of_ones_own(run, served, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "rows.toml").write_text(ROW)
+    own = ["--catalog", tmp_path / "rows.toml", "--accelerator", "half-h100", "--model"]
+    for model in (tmp_path / "mine", tmp_path / "mine" / "config.json"):
+        assert run(*CHAT, *own, model, "--quiet") == (0, "", "")
+    device = sl.catalog.load(tmp_path / "rows.toml").accelerator("half-h100")
+    assert served[0].step_time == served[1].step_time == sl.roofline("llama-3.1-8b", device).sides()
+    assert served[0].kv.usable_blocks == sl.kv_cache("llama-3.1-8b", device).usable_blocks
+
+
+def test_the_summary_tells_of_memory(run):
+    """Preemptions, use of the pool, and why requests were turned away."""
+    status, out, _ = run(*CHAT, "--kv-blocks", "40", "--max-model-len", "400")
+    assert status == 0
+    result = sl.simulate(
+        sl.poisson(20, 50, 1, 60, lengths.Geometric(90)),
+        sl.ContinuousBatching(256, max_model_len=400),
+        sl.AffineStep(**_engine_options.STEP_TIME),
+        kv=sl.Blocks(40),
+    )
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert result.preemptions.sum() > 0
+    assert lines["preemptions"].split()[1] == str(result.preemptions.sum())
+    assert lines["kv_usage"].endswith("% at most of 40 blocks")
+    rejected = len(result.rejections)
+    assert rejected > 0
+    assert lines["rejected"].endswith(f"{rejected}: tokens are more than max_model_len = 400")
+
+
+def test_json_of_a_model_run(run):
+    out = run(*CHAT, *LLAMA, "--quiet", "--json", "-")[1]
+    report = strict(out)
+    assert report["roofline"]["model"] == report["kv"]["model"] == "llama-3.1-8b"
+    assert report["roofline"]["bandwidth_efficiency"] == 0.8
+    assert report["roofline"]["interconnect_gb_s"] is None  # infinite
+    assert report["kv"]["usable_blocks"] == sl.kv_cache("llama-3.1-8b", "h100-sxm").usable_blocks
+    assert report["step_time"]["kind"] == "RoofStep"
+    assert report["summary"]["kv_blocks"] == report["kv"]["usable_blocks"]
+    assert report["summary"]["preemptions"] == 0
+
+
+def test_the_real_hour_on_a_model(run, data_dir, tmp_path):
+    file = tmp_path / "hour.npz"
+    words = [data_dir / "traces" / "AzureLLMInferenceTrace_conv.csv", *LLAMA, "--max-num-batched-tokens", "8192"]
+    status, out, err = run("simulate", *words, "--save", file)
+    assert (status, err) == (0, "")
+    assert "19,366 (19,366 finished, 0 unserved)" in out
+    result = sl.read_run(file)
+    log = result.segments
+    written = int(((log.first_tokens.astype(int) + log.decode_tokens) * log.steps).sum())
+    late = int(result.late_gaps[1].sum())  # tokens after a step without one, which aren't decode_tokens
+    assert written + late == int(result.output_tokens.sum())
+    assert int(log.prefill_tokens.max()) <= 8192
+    assert abs(sl.metrics.little(result).gap) < 1e-9
+    floor = sl.roofline("llama-3.1-8b", "h100-sxm", bandwidth_efficiency=1, compute_efficiency=1, overhead_s=0)
+    assert result.summary().itl_s.p50 > floor(1, 0, 1)
+
+
+# What fits
+
+
+def test_memory_says_what_the_library_says(run):
+    status, out, err = run("memory", "llama-3.1-8b", "rtx-4090")
+    assert (status, err) == (0, "")
+    cache = sl.kv_cache("llama-3.1-8b", "rtx-4090")
+    assert str(cache) in out
+    worst, best = cache.over_the_range()
+    cases = [cache, worst, best, cache.change(kv_dtype="fp8")]
+    rows = {
+        line.split("  ")[0]: line.split()[-4:] for line in out.partition("what fits")[2].splitlines() if "  " in line
+    }
+    assert rows["blocks"] == [f"{case.num_blocks:,}" for case in cases]
+    assert rows["requests of 4,096 tokens"] == [str(case.max_requests(4096)) for case in cases]
+    assert rows["starts with --max-model-len 131,072"] == ["no"] * 4
+    assert rows["missing for it, GiB a device"] == [f"{case.missing_gib(131_072):.2f}" for case in cases]
+    assert "other 2.42 GiB  other 1.15 GiB  fp8 KV" in out
+    named = " ".join(out.partition("defaults used: ")[2].split())
+    assert set(named.split(", ")) == {
+        "--gpu-memory-utilization 0.9", "--block-size 16", "--kv-dtype bf16", "--weight-dtype bf16",
+        "--tensor-parallel 1", f"--other-gib {cache.other_gib}", "--tokens 1024 4096 16384", "--max-model-len 131072",
+    }  # fmt: skip
+
+
+def test_memory_with_everything_given(run):
+    words = "llama-3.1-70b h100-sxm --tensor-parallel 4 --gpu-memory-utilization 0.95 --block-size 32 --kv-dtype fp8"
+    words += " --weight-dtype fp8 --other-gib 6 --weights-gib 17 --total-gib 80 --tokens 500 900 --max-model-len 9000"
+    status, out, _ = run("memory", *words.split())
+    assert status == 0
+    assert "default" not in out
+    assert "(given; logs: 2.26 to 7.51 GiB" in out
+    assert "missing" not in out
+    cache = sl.kv_cache(
+        "llama-3.1-70b", "h100-sxm", tensor_parallel=4, gpu_memory_utilization=0.95, block_size=32, kv_dtype="fp8",
+        weight_dtype="fp8", other_gib=6, weights_gib=17, total_gib=80,
+    )  # fmt: skip
+    rows = [line.split() for line in out.splitlines()]
+    assert ["what", "fits", "as", "asked", "bf16", "KV"] in rows
+    counts = [f"{case.max_requests(900):,}" for case in (cache, cache.change(kv_dtype="bf16"))]
+    assert ["requests", "of", "900", "tokens", *counts] in rows
+    assert ["starts", "with", "--max-model-len", "9,000", "yes", "yes"] in rows
+
+
+def test_memory_where_nothing_fits(run):
+    status, out, _ = run("memory", "llama-3.1-70b", "rtx-4090")
+    assert status == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert ["blocks", "0", "0", "0", "0"] in rows
+    assert ["requests", "of", "1,024", "tokens", "0", "0", "0", "0"] in rows
+
+
+def test_memory_of_sliding_windows(run):
+    def requests(*words):
+        return strict(run("memory", "gpt-oss-20b", "h100-sxm", "--tokens", 60_000, "--json", "-", *words)[1])["cases"]
+
+    whole, hybrid = requests()["as asked"], requests("--hybrid")["as asked"]
+    cache = sl.kv_cache("gpt-oss-20b", "h100-sxm")
+    assert whole["requests"] == {"60000": cache.max_requests(60_000)}
+    assert hybrid["requests"] == {"60000": cache.max_requests(60_000, hybrid=True)}
+    assert hybrid["requests"]["60000"] > 1.5 * whole["requests"]["60000"]
+
+
+def test_memory_as_json(run, tmp_path):
+    file = tmp_path / "memory.json"
+    status, out, _ = run("memory", "llama-3.1-8b", "h100-sxm", "--json", file)
+    assert status == 0
+    assert "what fits" in out
+    report = strict(file.read_text())
+    assert strict(run("memory", "llama-3.1-8b", "h100-sxm", "--json", "-")[1]) == report
+    cache = sl.kv_cache("llama-3.1-8b", "h100-sxm")
+    assert report["measured_other_gib"]["high"] == 7.51
+    assert report["cases"]["fp8 KV"]["tokens"] == cache.change(kv_dtype="fp8").tokens
+    assert report["cases"]["as asked"] == {
+        "kv_dtype": "bf16", "other_gib": 5.39, "bytes_per_token": 131072, "kv_gib": cache.kv_gib,
+        "num_blocks": cache.num_blocks, "tokens": cache.tokens,
+        "requests": {str(n): cache.max_requests(n) for n in (1024, 4096, 16384)},
+        "starts": cache.starts(131_072), "missing_gib": 0.0,
+    }  # fmt: skip
+
+
+def test_the_examples_of_memory_run(run):
+    examples = run("memory", "--help")[1].partition("examples:")[2].strip().splitlines()
+    assert len(examples) == 3
+    for example in examples:
+        assert run(*shlex.split(example)[1:])[::2] == (0, ""), example
+
+
+# Saved runs
+
+
+@pytest.fixture
+def saved(run, tmp_path):
+    """Two runs of the same requests, saved."""
+    files = tmp_path / "a.npz", tmp_path / "b.npz"
+    for file, blocks in zip(files, (40, 80), strict=True):
+        status, out, _ = run(*CHAT, "--kv-blocks", blocks, "--save", file)
+        assert status == 0
+        assert f"saved the run to {file}" in out
+    return files
+
+
+def test_a_saved_run_is_the_run(run, tmp_path):
+    file = tmp_path / "run.npz"
+    assert run(*CHAT, *LLAMA, "--max-num-batched-tokens", "512", "--quiet", "--save", file) == (0, "", "")
+    again = sl.read_run(file)
+    roof = sl.roofline("llama-3.1-8b", "h100-sxm")
+    result = sl.simulate(
+        sl.poisson(20, 50, 1, 60, lengths.Geometric(90)),
+        sl.ContinuousBatching(256, 512),
+        roof.sides(),
+        kv=sl.kv_cache("llama-3.1-8b", "h100-sxm"),
+    )
+    assert np.array_equal(again.finish_ns, result.finish_ns)
+    assert again.description == {**result.description, "roofline": roof, "interrupted": False}
+
+
+def test_compare(run, saved):
+    status, out, err = run("compare", *saved)
+    assert (status, err) == (0, "")
+    runs = [sl.read_run(file) for file in saved]
+    assert out == f"{sl.compare_runs(*runs, names=tuple(map(str, saved)))}\n"
+    rows = [line.split() for line in out.splitlines()]
+    assert ["kv.usable_blocks", "40", "80"] in rows
+    assert "the same arrivals and lengths" in out
+    a, b = (each.summary().ttft_s.mean for each in runs)
+    assert [f"{100 * (b / a - 1):+.2f}", "%"] == next(row for row in rows if row[:1] == ["ttft_s.mean"])[-2:]
+    assert "request_goodput" not in out
+    assert "request_goodput" in run("compare", *saved, "--slo", "ttft_s=1")[1]
+    report = strict(run("compare", *saved, "--json", "-")[1])
+    assert report["settings"] == {"kv.usable_blocks": [40, 80]}
+    assert report["figures"]["ttft_s.mean"] == {"a": a, "b": b, "change": b / a - 1}
+
+
+def test_compare_names_another_version(run, saved, monkeypatch):
+    monkeypatch.setattr(sl, "__version__", "9.9")
+    status, out, err = run("compare", *saved)
+    assert status == 0
+    lines = err.splitlines()
+    assert [line.endswith("was saved by servinglab 0.1.0; this is 9.9") for line in lines] == [True, True]
+    assert lines[0].startswith(f"servinglab: {saved[0]}")
+    assert "ttft_s.p99" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compare A", "the following arguments are required: RUN_B"),
+        ("compare A TRACE", "trace.csv isn't a saved run: it isn't a NumPy archive"),
+        ("compare A NOWHERE.npz", "nowhere.npz: No such file or directory"),
+        ("compare A FOLDER", "folder: Is a directory"),
+        ("compare A B --slo ttft=1", "argument --slo: 'ttft=1': NAME must be one of"),
+        ("compare A B --json FOLDER", "folder is a folder, not a file to write"),
+    ],
+)
+def test_mistakes_in_comparing(run, saved, trace, tmp_path, words, message):
+    (tmp_path / "folder").mkdir()
+    words = words.replace("TRACE", str(trace)).replace("NOWHERE", str(tmp_path / "nowhere"))
+    words = words.replace("FOLDER", str(tmp_path / "folder"))
+    names = {"A": saved[0], "B": saved[1]}
+    status, out, err = run(*(names.get(word, word) for word in words.split()))
+    assert (status, out) == (2, "")
+    assert re.search(message, err)
+    assert err.count("\n") == 1
+
+
 # What comes out
 
 
@@ -352,6 +741,101 @@ def test_check_and_grade_are_those_of_grading(run, monkeypatch, command):
         ("simulate TRACE --scheduler fifo", "argument --scheduler: invalid choice: 'fifo'"),
         ("simulate TRACE --max-num-seqs 0", "max_num_seqs must be a whole number >= 1; got 0"),
         ("simulate TRACE --pots 0", "pots must be"),
+        ("simulate TRACE --no-chunked-prefill", "--no-chunked-prefill needs --max-num-batched-tokens"),
+        ("simulate TRACE --adaptive-threshold", "--adaptive-threshold needs --long-prefill-token-threshold"),
+        ("simulate TRACE --watermark 0.1", "--watermark needs a pool of KV blocks"),
+        ("simulate TRACE --reserve-whole-answer", "--reserve-whole-answer needs a pool of KV blocks"),
+        ("simulate TRACE LLAMA --kv-blocks unlimited --watermark 0.1", "--watermark needs a pool of KV blocks"),
+        ("simulate TRACE --watermark 1 --kv-blocks 99", "watermark must be a finite number >= 0 and < 1; got 1.0"),
+        (
+            "simulate TRACE --max-num-batched-tokens 99",
+            r"--max-num-batched-tokens 99 is less than --max-num-seqs 256 \(the default\)$",
+        ),
+        (
+            "simulate TRACE --max-num-batched-tokens 9 --max-num-seqs 10",
+            "--max-num-batched-tokens 9 is less than --max-num-seqs 10$",
+        ),
+        ("simulate TRACE --max-num-active-seqs 257", r"--max-num-seqs 256 \(the default\) is less than --max-num-act"),
+        ("simulate TRACE --max-num-active-seqs 0", "max_num_active_seqs must be a whole number >= 1"),
+        ("simulate TRACE --max-num-batched-tokens many", "argument --max-num-batched-tokens: a whole number or unlim"),
+        (
+            "simulate TRACE --max-model-len 90 --long-prefill-token-threshold 91",
+            "--max-model-len 90 is less than --long-prefill-token-threshold 91",
+        ),
+        (
+            "simulate TRACE --max-num-batched-tokens 256 --no-chunked-prefill --max-model-len 257",
+            "--max-num-batched-tokens 256 is less than --max-model-len 257, as --no-chunked-prefill doesn't allow",
+        ),
+        ("simulate TRACE --prefill-first --async-scheduling", "--prefill-first doesn't go with --async-scheduling"),
+        (
+            "simulate TRACE --kv-blocks 99 --reserve-whole-answer --prefix-caching",
+            "--reserve-whole-answer doesn't go with --prefix-caching",
+        ),
+        ("simulate TRACE --policy random", "argument --policy: invalid choice: 'random'"),
+        ("simulate TRACE --scheduler static --batch-size 4 --policy fcfs", "--policy doesn't go with --scheduler sta"),
+        ("simulate TRACE --scheduler static --batch-size 4 --kv-blocks 9", "--kv-blocks doesn't go with --scheduler"),
+        ("simulate TRACE LLAMA --scheduler static --batch-size 4 --other-gib 9", "--other-gib doesn't go with --sch"),
+        ("simulate TRACE --pots 2 --kv-blocks 9", "--kv-blocks doesn't go with --pots 2"),
+        ("simulate TRACE --pots endless --max-model-len 9", "--max-model-len doesn't go with --pots endless"),
+        ("simulate TRACE --pots 2 LLAMA --other-gib 9", "--other-gib doesn't go with --pots 2"),
+        ("simulate TRACE --kv-blocks 0", "kv_blocks must be a whole number >= 1; got 0"),
+        ("simulate TRACE --kv-blocks 9 --block-size 0", "block_size must be a whole number >= 1; got 0"),
+        ("simulate TRACE --kv-blocks 9 --other-gib 3", "--other-gib doesn't go with --kv-blocks"),
+        ("simulate TRACE LLAMA --kv-blocks 9 --gpu-memory-utilization 1", "--gpu-memory-utilization doesn't go with"),
+        ("simulate TRACE --kv-blocks unlimited --block-size 9", "--block-size doesn't go with --kv-blocks unlimited"),
+        ("simulate TRACE --block-size 9", "--block-size needs --kv-blocks, or --model and --accelerator"),
+        ("simulate TRACE --other-gib 9", "--other-gib needs --model and --accelerator"),
+        (
+            "simulate TRACE --kv-blocks 9 --max-model-len 200",
+            "--max-model-len 200 needs 13 blocks of KV cache; --kv-blocks gives 9",
+        ),
+        (
+            "simulate TRACE LLAMA --gpu-memory-utilization 0.3 --max-model-len 99999",
+            "--max-model-len 99999 needs 6250 blocks of KV cache; --gpu-memory-utilization gives 1",
+        ),
+        ("simulate TRACE LLAMA --max-model-len 200000", "is more than the 131072 tokens that --model llama-3.1-8b"),
+        ("simulate TRACE --model llama-3.1-8b", "--model needs --accelerator"),
+        ("simulate TRACE --accelerator h100-sxm", "--accelerator needs --model"),
+        ("simulate TRACE --kv-dtype fp8", "--kv-dtype needs --model"),
+        ("simulate TRACE --catalog rows.toml", "--catalog needs --model"),
+        ("simulate TRACE LLAMA --fixed-s 1", "--fixed-s doesn't go with --model"),
+        ("simulate TRACE LLAMA --per-kv-token-s 0", "--per-kv-token-s doesn't go with --model"),
+        ("simulate TRACE LLAMA --tensor-parallel 2", "--tensor-parallel 2 needs --interconnect-gb-s"),
+        ("simulate TRACE LLAMA --tensor-parallel 3 --interconnect-gb-s 9", "tensor_parallel must divide the 32 heads"),
+        ("simulate TRACE LLAMA --interconnect-gb-s 9", "--interconnect-gb-s needs --tensor-parallel of at least 2"),
+        ("simulate TRACE LLAMA --bandwidth-efficiency 2", "bandwidth_efficiency must be a finite number > 0 and <= 1"),
+        ("simulate TRACE LLAMA --kv-dtype fp7", "kv_dtype must be one of"),
+        ("simulate TRACE --model llama-9 --accelerator h100-sxm", "model 'llama-9' isn't in the catalogue; nearest: "),
+        ("simulate TRACE --model NOWHERE.json --accelerator h100-sxm", "nowhere.json: No such file"),
+        ("simulate TRACE --model TRACE.json --accelerator h100-sxm", "trace.csv.json: No such file"),
+        ("simulate TRACE --catalog TRACE --model x --accelerator y", "trace.csv: not TOML"),
+        (
+            "simulate TRACE --model llama-3.1-70b --accelerator h100-sxm",
+            "--model llama-3.1-70b doesn't fit --accelerator h100-sxm: of 71.26 GiB, weights take 131.42 and the rest",
+        ),
+        ("simulate TRACE --policy priority --priority 1", "--priority belongs to a generated workload"),
+        ("simulate --poisson 20 --n 5 --seed 1 --priority 1", "--priority needs --policy priority"),
+        ("simulate --poisson 20 --n 5 --seed 1 --kv-blocks 9", "--kv-blocks counts tokens, and needs --prompt-tokens"),
+        ("simulate --poisson 20 --n 5 --seed 1 LLAMA", "--model counts tokens, and needs --prompt-tokens"),
+        (
+            "simulate --poisson 20 --n 5 --seed 1 --policy priority --prompt-tokens 0",
+            "prompt_tokens must be at least 1 where tokens are counted",
+        ),
+        (
+            "simulate --poisson 20 --n 5 --seed 1 --max-model-len 9 --prompt-tokens 3 --service-scale 2",
+            "--service-scale doesn't go with --max-model-len",
+        ),
+        ("simulate TRACE --save r.csv", "--save must end in .npz; got 'r.csv'"),
+        ("simulate TRACE --save NOWHERE/r.npz", "no folder .*nowhere to write r.npz into"),
+        ("simulate TRACE --json r.npz --save r.npz", "--json and --save must name different files"),
+        ("memory", "the following arguments are required: MODEL, ACCELERATOR"),
+        ("memory llama-3.1-8b h900", "accelerator 'h900' isn't in the catalogue; nearest: h"),
+        ("memory llama-3.1-8b h100-sxm --hybrid", "--hybrid is for models with sliding windows; llama-3.1-8b has none"),
+        ("memory llama-3.1-8b h100-sxm --tokens 0", "tokens must be a whole number >= 1; got 0"),
+        ("memory llama-3.1-8b h100-sxm --max-model-len 0", "max_model_len must be a whole number >= 1; got 0"),
+        ("memory llama-3.1-8b h100-sxm --other-gib -1", "other_gib must be a finite number >= 0; got -1.0"),
+        ("memory llama-3.1-8b h100-sxm --tensor-parallel 5", "tensor_parallel must divide the 32 heads"),
+        ("memory llama-3.1-8b h100-sxm --json NOWHERE/m.json", "no folder .*nowhere to write m.json into"),
         ("simulate TRACE --pots many", "argument --pots: a whole number or endless, not 'many'"),
         ("simulate TRACE --fixed-s -1", "fixed_s must be a finite number >= 0"),
         ("simulate TRACE --fixed-s 0", r"fixed_s \+ per_request_s must be at least 1e-9 s"),
@@ -375,7 +859,7 @@ def test_a_mistake_is_one_line_and_status_2(run, served, trace, tmp_path, words,
     bad = tmp_path / "bad.csv"
     bad.write_text(TRACE.replace(",109", ",0"))
     (tmp_path / "folder.csv").mkdir()
-    words = words.replace("TRACE", str(trace)).replace("BAD", str(bad))
+    words = words.replace("TRACE", str(trace)).replace("BAD", str(bad)).replace("LLAMA", " ".join(LLAMA))
     words = words.replace("NOWHERE", str(tmp_path / "nowhere")).replace("FOLDER", str(tmp_path / "folder"))
     before = sorted(tmp_path.iterdir())
     status, out, err = run(*words.split())
@@ -440,6 +924,25 @@ words_of_a_command = st.sampled_from(
         "--per-kv-token-s",
         "--pots",
         "endless",
+        "--max-num-batched-tokens",
+        "--max-model-len",
+        "--long-prefill-token-threshold",
+        "--policy",
+        "priority",
+        "--watermark",
+        "--no-chunked-prefill",
+        "--prefix-caching",
+        "--async-scheduling",
+        "--kv-blocks",
+        "unlimited",
+        "--block-size",
+        "--model",
+        "llama-3.1-8b",
+        "--accelerator",
+        "h100-sxm",
+        "--kv-dtype",
+        "fp8",
+        "--other-gib",
         "--slo",
         "ttft_s=1",
         "--json",
@@ -471,9 +974,6 @@ words_of_a_command = st.sampled_from(
 @given(st.lists(words_of_a_command, max_size=14))
 def test_any_words_end_in_a_status(tmp_path_factory, words):
     """Nonsense never gives a traceback, nor more than a line of complaint."""
-    from contextlib import redirect_stderr, redirect_stdout
-    from io import StringIO
-
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -481,7 +981,8 @@ def test_any_words_end_in_a_status(tmp_path_factory, words):
         except SystemExit as stop:
             status = stop.code
     assert status in (0, 2)
-    assert err.getvalue().count("\n") == (status == 2)
+    complaints = [line for line in err.getvalue().splitlines() if "step by step" not in line]
+    assert len(complaints) == (status == 2)
 
 
 # Ctrl-C, progress, pipes

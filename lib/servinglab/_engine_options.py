@@ -330,10 +330,12 @@ def _continuous(args: argparse.Namespace, defaults: dict[str, Any]) -> Continuou
         never_less.append(("max_num_batched_tokens", "max_model_len"))
     for larger, smaller in never_less:
         if settings.get(larger, math.inf) < settings.get(smaller, -math.inf):
-            said = {name: f"{option(name)} {settings[name]}" for name in (larger, smaller)}
-            also = ", the default" if smaller in defaults or larger in defaults else ""
-            with_what = f", and {option('chunked_prefill')} was given" if smaller == "max_model_len" else ""
-            raise ValueError(f"{said[larger]} is less than {said[smaller]}{also}{with_what}")
+            less, more = (
+                f"{option(name)} {settings[name]}{' (the default)' if name in defaults else ''}"
+                for name in (larger, smaller)
+            )
+            why = f", as {option('chunked_prefill')} doesn't allow" if smaller == "max_model_len" else ""
+            raise ValueError(f"{less} is less than {more}{why}")
     for a, b in _NEVER_BOTH:
         if a in settings and b in settings:
             raise ValueError(f"{option(a)} doesn't go with {option(b)}")

@@ -37,6 +37,7 @@ from .public_data import find_trace, report
 from .result import Result
 from .saved_runs import compare_runs, read_run, save_run, told_plainly
 from .simulate import SimulationInterrupted, simulate
+from .token_reference import check_token_workload
 from .traces import read_trace
 from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
 
@@ -336,6 +337,8 @@ def _simulate(args: argparse.Namespace) -> int:
     with Progress(args.progress or (sys.stderr.isatty() and not args.quiet)) as progress:
         progress.doing = "reading the workload"
         work = _workload(args, defaults)
+        if serves.counts:
+            check_token_workload(work)
         progress.pause()
         say(_what_is_run(work, serves, defaults))
         progress.doing = "simulating"
