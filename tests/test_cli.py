@@ -1025,6 +1025,18 @@ def test_ctrl_c_writes_what_is_done_and_says_what_is_missing(run, tmp_path):
 
 
 @pytest.mark.usefixtures("interrupt")
+def test_ctrl_c_saves_what_is_done(run, tmp_path):
+    file = tmp_path / "run.npz"
+    status, _, err = run(*MANY, "--save", file)
+    assert status == 130
+    again = sl.read_run(file)
+    done = int(again.finished.sum())
+    assert 0 < done < len(again) == 150_000
+    assert again.description["interrupted"] is True
+    assert f"{done:,} of 150,000 requests finished, the other {150_000 - done:,} are UNSERVED in {file}\n" in err
+
+
+@pytest.mark.usefixtures("interrupt")
 def test_ctrl_c_without_a_file(run):
     status, _, err = run(*MANY)
     assert status == 130

@@ -128,6 +128,20 @@ def test_a_step_time_of_ones_own_comes_back_as_its_name(file):
     assert again.summary().to_dict() == run.summary().to_dict()
 
 
+class Pool:
+    usable_blocks, block_size = 100, 16
+
+
+def test_a_pool_of_ones_own_comes_back_as_text(file):
+    run = sl.simulate(CHAT, sl.ContinuousBatching(32, 128), STEP, kv=Pool())
+    sl.save_run(run, file)
+    again = sl.read_run(file)
+    assert isinstance(again.description["kv"], str)
+    assert run.summary().kv_blocks == 100
+    assert again.summary().kv_blocks is None
+    assert again.summary().preemptions == run.summary().preemptions > 0
+
+
 def test_a_file_is_small(file):
     """A column of a million equal numbers costs next to nothing."""
     run = preempting()
