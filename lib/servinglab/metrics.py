@@ -592,7 +592,7 @@ def _kv_usage(result: Result) -> tuple[int | None, float, float]:
     request fills one, so by ``charged / block_size`` a step on average.
     """
     kv, log = result.description.get("kv"), result.segments
-    if not hasattr(kv, "usable_blocks") or log is None or not len(log):  # a pool of one's own is saved as text
+    if kv is None or not hasattr(kv, "usable_blocks") or log is None or not len(log):  # a pool of one's own is saved as text
         return None, math.nan, math.nan
     reserved = getattr(result.description.get("scheduler"), "reserve_whole_answer", False)
     growth = 0.0 if reserved else log.charged / kv.block_size
