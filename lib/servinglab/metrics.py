@@ -591,8 +591,8 @@ def _kv_usage(result: Result) -> tuple[int | None, float, float]:
     The log holds the blocks of each stretch's last step, the most it has. Before it they grow by one each time that a
     request fills one, so by ``charged / block_size`` a step on average.
     """
-    kv, log = result.description.get("kv"), result.segments
-    if kv is None or not hasattr(kv, "usable_blocks") or log is None or not len(log):  # a pool of one's own is saved as text
+    kv, log = result.description.get("kv"), result.segments  # a pool of one's own comes from a file as text
+    if kv is None or not hasattr(kv, "usable_blocks") or log is None or not len(log):
         return None, math.nan, math.nan
     reserved = getattr(result.description.get("scheduler"), "reserve_whole_answer", False)
     growth = 0.0 if reserved else log.charged / kv.block_size
