@@ -188,8 +188,7 @@ def _simulate_tokens(
     outcome = [requests.scheduled, requests.first_token, requests.finish, requests.preemptions]
     some = bool(reasons) and not workload.is_closed  # nobody notices those who are turned away: they are left out
     if some:
-        accepted = np.flatnonzero(~reject)
-        columns, outcome = ([column[accepted] for column in group] for group in (columns, outcome))
+        columns, outcome = [_kept(c, ~reject) for c in columns], [_kept(c, ~reject) for c in outcome]
     state = np.zeros(k.TOKEN_STATE, np.int64)
     state[k.T_NEXT] = state[k.T_PENDING] = requests.sent
     state[k.T_PARTIAL] = state[k.T_LAST] = NEVER
@@ -212,8 +211,8 @@ def _simulate_tokens(
 
     def result() -> Result:
         if some:
-            requests.scheduled[accepted], requests.first_token[accepted], requests.finish[accepted] = outcome[:3]
-            requests.preemptions[accepted] = outcome[3]
+            requests.scheduled[~reject], requests.first_token[~reject], requests.finish[~reject] = outcome[:3]
+            requests.preemptions[~reject] = outcome[3]
         return requests.result(
             segments=log.segments(waited[0]),
             step_time=step_time,
@@ -236,6 +235,13 @@ def _simulate_tokens(
     except KeyboardInterrupt:
         raise SimulationInterrupted(result()) from None
     return result()
+
+
+def _kept(column: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Some of a column, as writable as it was: another kind of array would have the kernel compiled again."""
+    part = column[which]
+    part.flags.writeable = column.flags.writeable
+    return part
 
 
 class _Requests:
