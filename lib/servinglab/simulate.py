@@ -184,8 +184,8 @@ def _simulate_tokens(
     reject[list(reasons)] = True
 
     requests, log = _Requests(workload), _Log(k.LOG, 5 * n // 2)
-    columns = [requests.arrival, prompts, outputs, reject]
-    outcome = [requests.scheduled, requests.first_token, requests.finish, requests.preemptions]
+    columns: list[Any] = [requests.arrival, prompts, outputs, reject]
+    outcome: list[Any] = [requests.scheduled, requests.first_token, requests.finish, requests.preemptions]
     some = bool(reasons) and not workload.is_closed  # nobody notices those who are turned away: they are left out
     if some:
         columns, outcome = [_kept(c, ~reject) for c in columns], [_kept(c, ~reject) for c in outcome]
