@@ -18,7 +18,7 @@ from servinglab.grading.build import build, build_solution, make_release
 from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, plain, same
 from servinglab.grading.grade import check_functions
 from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
-from servinglab.grading.notebooks import NotebookError, grade_id, read_notebook, restore
+from servinglab.grading.notebooks import NotebookError, grade_id, notes, read_notebook, restore
 
 QUICK = Limits(cell_s=4, check_s=3, total_s=60)
 
@@ -302,6 +302,22 @@ def test_tricks_are_noted_for_the_teacher(released, official, bwrap):
         "builtins",
         "sys.settrace",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        (["import servinglab as sl", "def f(B):\n    return sl.theory.pot_rate(B, 1, 1)"], ["2 servinglab.theory"]),
+        (["def f(B):\n    return sl.simulate(B)", "import servinglab as sl"], ["1 servinglab.simulate"]),
+        (["from servinglab import theory as t, reference\nt.mm1"], ["1 servinglab.theory", "1 servinglab.reference"]),
+        (["import os as o\no.fork()", "import numpy as np\nnp.maximum(1, 2)"], ["1 os.fork"]),
+        (["import servinglab as sl\nsl.AffineStep(1, 1)", "theory = 3"], []),
+        (["broken (", "import gc"], ["2 gc"]),
+    ],
+)
+def test_another_name_hides_nothing_from_the_teacher(cells, noted):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    assert [re.sub(r"note: cell (\d+) uses (\S+?),.*", r"\1 \2", note) for note in notes(notebook)] == noted
 
 
 def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released, official, bwrap, tmp_path):
