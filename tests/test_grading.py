@@ -7,6 +7,8 @@ import csv
 import json
 import re
 import shutil
+from decimal import Decimal
+from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -824,6 +826,10 @@ def test_hidden_messages_hold_no_input_and_no_number():
         (1, 1.0, True),
         (np.float64(0.5), 0.5, True),
         (np.int64(3), 3, True),
+        (Fraction(1, 3), 1 / 3, True),
+        (Decimal("0.25"), 0.25, True),
+        (np.array(["A", "E"]), ["A", "E"], True),
+        ([np.str_("A")], ["A"], True),
         (True, 1, False),
         (1, True, False),
         ("1", 1, False),

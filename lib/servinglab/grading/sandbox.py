@@ -386,7 +386,8 @@ class Calls:
                     plain = decode(value)
                 except (WireError, RecursionError):
                     raise Unanswered("an answer that is not plain data", "an answer that is not plain data") from None
-                return Remote(self, plain) if isinstance(plain, Opaque) else plain
+                # the stand-in's class has the name of what it stands for: messages show it
+                return type(plain.kind, (Remote,), {})(self, plain) if isinstance(plain, Opaque) else plain
         raise _dead()
 
 
