@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import servinglab as sl
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import _progress, cli, lengths
+from servinglab import _engine_options, _output, _progress, cli, lengths
 from servinglab.grading import cli as grading_cli
 
 ORDERS = ["simulate", "--poisson", "20", "--n", "50", "--seed", "1"]
@@ -25,6 +26,14 @@ TRACE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n2023-11-16 18:15:51.0000000,20,1\n"
 )
+
+
+class Call(NamedTuple):
+    work: sl.Workload
+    scheduler: object
+    step_time: object
+    pots: int | None
+    kv: object
 
 
 @pytest.fixture
@@ -47,9 +56,9 @@ def served(monkeypatch):
     """What the command line gave to `simulate`, in order."""
     calls = []
 
-    def simulate(work, scheduler, step_time, pots, progress=None):
-        calls.append((work, scheduler, step_time, pots))
-        return sl.simulate(work, scheduler, step_time, pots, progress)
+    def simulate(work, scheduler, step_time, pots, *, kv, progress):
+        calls.append(Call(work, scheduler, step_time, pots, kv))
+        return sl.simulate(work, scheduler, step_time, pots, progress, kv=kv)
 
     monkeypatch.setattr(cli, "simulate", simulate)
     return calls
@@ -109,7 +118,7 @@ def same(a, b):
 def test_generators(run, served, words, work):
     status, _, err = run("simulate", *words.split(), "--quiet")
     assert (status, err) == (0, "")
-    assert same(served[0][0], work)
+    assert same(served[0].work, work)
 
 
 @pytest.mark.parametrize(
@@ -125,28 +134,29 @@ def test_generators(run, served, words, work):
 )
 def test_schedulers(run, served, words, scheduler):
     assert run(*ORDERS, *words.split(), "--quiet")[0] == 0
-    assert served[0][1] == scheduler
+    assert served[0].scheduler == scheduler
+    assert served[0].kv is None
 
 
 def test_step_time_and_pots(run, served):
     run(*ORDERS, "--quiet")
-    assert served[-1][2:] == (sl.AffineStep(**cli.STEP_TIME), 1)
+    assert served[-1][2:4] == (sl.AffineStep(**_engine_options.STEP_TIME), 1)
     run(*ORDERS, "--quiet", "--fixed-s", "0.4", "--per-request-s", "0.02", "--pots", "3")
-    assert served[-1][2:] == (sl.AffineStep(0.4, 0.02), 3)
+    assert served[-1][2:4] == (sl.AffineStep(0.4, 0.02), 3)
     run(*ORDERS, "--quiet", "--fixed-s", "0", "--per-request-s", "0.02", "--pots", "endless")
-    assert served[-1][2:] == (sl.AffineStep(0, 0.02), None)
+    assert served[-1][2:4] == (sl.AffineStep(0, 0.02), None)
     run(*ORDERS, "--quiet", "--fixed-s", "1", "--per-prefill-token-s", "2", "--per-kv-token-s", "3")
-    assert served[-1][2:] == (sl.AffineStep(1, 0, 2, 3), 1)
+    assert served[-1][2:4] == (sl.AffineStep(1, 0, 2, 3), 1)
 
 
 def test_default_step_time_follows_from_what_is_said_about_it():
-    source = cli.STEP_TIME_SOURCE
+    source = _engine_options.STEP_TIME_SOURCE
     assert all(text in source for text in ("16.06 GB", "131,072 B", "80 % of 3.35 TB/s", "16.06 GFLOP", "50 % of 989"))
     bandwidth, compute = 0.8 * 3.35e12, 0.5 * 989e12
-    assert cli.STEP_TIME["fixed_s"] == pytest.approx(16.06e9 / bandwidth, rel=0.02)
-    assert cli.STEP_TIME["per_kv_token_s"] == pytest.approx(131_072 / bandwidth, rel=0.02)
-    assert cli.STEP_TIME["per_request_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
-    assert cli.STEP_TIME["per_prefill_token_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
+    assert _engine_options.STEP_TIME["fixed_s"] == pytest.approx(16.06e9 / bandwidth, rel=0.02)
+    assert _engine_options.STEP_TIME["per_kv_token_s"] == pytest.approx(131_072 / bandwidth, rel=0.02)
+    assert _engine_options.STEP_TIME["per_request_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
+    assert _engine_options.STEP_TIME["per_prefill_token_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
 
 
 def test_defaults_are_named_and_what_was_given_is_not(run):
@@ -155,9 +165,9 @@ def test_defaults_are_named_and_what_was_given_is_not(run):
     assert set(named.split(", ")) == {
         "--scheduler continuous", "--max-num-seqs 256", "--pots 1", "--prompt-tokens 0", "--output-tokens 1",
         "--service-scale 1", "--fixed-s 0.006", "--per-request-s 3.2e-05", "--per-prefill-token-s 3.2e-05",
-        "--per-kv-token-s 4.9e-08",
+        "--per-kv-token-s 4.9e-08", "--max-num-batched-tokens unlimited", "--kv-blocks unlimited",
     }  # fmt: skip
-    assert cli.STEP_TIME_SOURCE in out
+    assert _engine_options.STEP_TIME_SOURCE in out
     everything = (
         "--scheduler static --batch-size 5 --last partial --fixed-s 0.4 --pots 1 --prompt-tokens 0 "
         "--output-tokens 1 --service-scale 1"
@@ -169,7 +179,7 @@ def test_the_examples_of_the_help_run(run, trace, tmp_path, monkeypatch):
     status, text, _ = run("simulate", "--help")
     assert status == 0
     examples = text.partition("examples:")[2].replace("\\\n", " ").strip().splitlines()
-    assert len(examples) == 4
+    assert len(examples) == 5
     monkeypatch.chdir(tmp_path)
     for name in ("trace.jsonl", "AzureLLMInferenceTrace_conv.csv"):  # what decides is the content
         (tmp_path / name).write_text(TRACE)
@@ -178,6 +188,7 @@ def test_the_examples_of_the_help_run(run, trace, tmp_path, monkeypatch):
         assert (status, err) == (0, ""), example
         assert "request_throughput" in out
     assert (tmp_path / "requests.parquet").exists()
+    assert (tmp_path / "h100.npz").exists()
 
 
 def test_help_and_version(run):
@@ -186,7 +197,7 @@ def test_help_and_version(run):
     assert status == 0
     assert all(command in out for command in ("simulate", "data", "check", "grade"))
     status, out, _ = run("simulate", "--help")
-    assert " ".join(cli.STEP_TIME_SOURCE.split()) in " ".join(out.split())
+    assert " ".join(_engine_options.STEP_TIME_SOURCE.split()) in " ".join(out.split())
 
 
 # What comes out
@@ -196,7 +207,7 @@ def test_a_trace_and_its_summary(run, trace):
     status, out, err = run("simulate", trace, "--slo", "ttft_s=2,tpot_s=0.1")
     assert (status, err) == (0, "")
     assert "3 requests over 4.3 s" in out
-    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**cli.STEP_TIME))
+    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
     assert str(result.summary({"ttft_s": 2, "tpot_s": 0.1})) in out
 
 
@@ -220,7 +231,7 @@ def test_quiet(run, trace, tmp_path):
 def test_every_request_to_csv_and_parquet(run, trace, tmp_path):
     import pyarrow.parquet
 
-    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**cli.STEP_TIME))
+    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
     for name in ("r.csv", "r.parquet"):
         status, out, _ = run("simulate", trace, "--out", tmp_path / name)
         assert status == 0
@@ -248,11 +259,12 @@ def test_json(run, tmp_path):
     assert run(*ORDERS, "--slo", "e2e_s=1", "--json", file)[0] == 0
     report = strict(file.read_text())
     assert report["workload"]["requests"] == 50
-    assert report["scheduler"] == {"kind": "ContinuousBatching", "max_num_seqs": 256}
-    assert report["step_time"] == cli.STEP_TIME
+    assert report["scheduler"] == {"kind": "ContinuousBatching", **vars(sl.ContinuousBatching(256))}
+    assert report["step_time"] == {"kind": "AffineStep", **_engine_options.STEP_TIME}
+    assert report["kv"] is report["roofline"] is None
     assert report["interrupted"] is False
     assert report["defaults_used"]["pots"] == 1
-    result = sl.simulate(sl.poisson(20, 50, 1), sl.ContinuousBatching(256), sl.AffineStep(**cli.STEP_TIME))
+    result = sl.simulate(sl.poisson(20, 50, 1), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
     assert report["summary"] == result.summary({"e2e_s": 1}).to_dict()
     status, out, _ = run(*ORDERS, "--quiet", "--json", "-")
     assert status == 0
@@ -377,7 +389,7 @@ def test_a_mistake_is_one_line_and_status_2(run, served, trace, tmp_path, words,
 
 
 def test_parquet_without_pyarrow_is_refused_before_the_work(run, served, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(_output.importlib.util, "find_spec", lambda name: None)
     status, _, err = run(*ORDERS, "--out", tmp_path / "r.parquet")
     assert (status, served) == (2, [])
     assert err == "servinglab: --out to Parquet needs pyarrow: pip install pyarrow, or write CSV\n"
@@ -508,7 +520,7 @@ def test_ctrl_c_writes_what_is_done_and_says_what_is_missing(run, tmp_path):
     assert "request_throughput" not in out
     partial = strict(report.read_text())
     assert partial["interrupted"] is True
-    assert partial["summary"]["by_status"] == {"FINISHED": done, "UNSERVED": 150_000 - done}
+    assert partial["summary"]["by_status"] == {"FINISHED": done, "UNSERVED": 150_000 - done, "REJECTED": 0}
 
 
 @pytest.mark.usefixtures("interrupt")
@@ -600,7 +612,7 @@ def test_python_m_servinglab():
 def test_defaults_keep_the_machine_stable_at_the_hours_load():
     """The default step time can carry more than the real hour's 5.53 requests/s of 1,155 and 211 tokens."""
     prompt, output = 1155, 211
-    s = cli.STEP_TIME
+    s = _engine_options.STEP_TIME
     held = prompt + output / 2
     per_token = s["fixed_s"] / cli.MAX_NUM_SEQS + s["per_request_s"] + s["per_kv_token_s"] * held
     most_rps = 1 / (prompt * s["per_prefill_token_s"] + output * per_token)

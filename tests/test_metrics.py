@@ -416,4 +416,58 @@ def test_to_dict_is_plain_and_marks_the_undefined() -> None:
     ],
 )
 def test_four_digits(x: float, shown: str) -> None:
-    assert metrics._show(x) == shown
+    assert metrics.show_number(x) == shown
+
+
+# Memory
+
+
+def _paged(engine: Any, **settings: Any) -> sl.Result:
+    work = sl.poisson(40, 300, seed=3, prompt_tokens=60, output_tokens=Geometric(90))
+    scheduler = sl.ContinuousBatching(32, 128, **settings)
+    return engine(work, scheduler, sl.AffineStep(0.01, 1e-4), kv=sl.Blocks(150))
+
+
+@pytest.mark.parametrize("settings", [{}, {"reserve_whole_answer": True}])
+def test_the_use_of_the_pool_from_stretches_is_that_from_steps(settings: dict[str, Any]) -> None:
+    """The reference logs each step's blocks; `simulate` a stretch's last ones, from which the mean is estimated."""
+    fast, plain = _paged(sl.simulate, **settings).summary(), _paged(sl.reference, **settings).summary()
+    log = _paged(sl.reference, **settings).segments
+    assert log is not None
+    exact = float(log.kv_blocks @ (log.end_ns - log.start_ns)) / 1e9 / plain.duration_s / 150
+    assert plain.mean_kv_usage == pytest.approx(exact, rel=1e-12)
+    assert fast.mean_kv_usage == pytest.approx(exact, rel=0.005)
+    assert fast.max_kv_usage == plain.max_kv_usage == log.kv_blocks.max() / 150
+    assert 0.3 < fast.mean_kv_usage < fast.max_kv_usage <= 1
+    assert fast.preemptions == plain.preemptions == log.preempted.sum()
+    assert (fast.preemptions > 0) == (not settings)
+
+
+def test_a_long_answer_alone_uses_half_of_its_blocks_on_average() -> None:
+    """1,600 tokens in one stretch: its last step has 100 blocks, yet the mean is about half of that."""
+    work = sl.Workload.from_arrivals([0.0], prompt_tokens=1, output_tokens=1600)
+    summary = sl.simulate(work, sl.ContinuousBatching(1), sl.AffineStep(0.01, 0.0), kv=sl.Blocks(100)).summary()
+    assert summary.max_kv_usage == 1
+    assert summary.mean_kv_usage == pytest.approx(0.5, abs=0.01)
+
+
+def test_rejections_are_counted_by_reason() -> None:
+    work = sl.Workload.from_arrivals([0.0] * 6, prompt_tokens=[10, 90, 110, 130, 200, 300], output_tokens=20)
+    scheduler = sl.ContinuousBatching(4, 100, chunked_prefill=False)
+    summary = sl.simulate(work, scheduler, sl.AffineStep(0.01, 0.0), kv=sl.Blocks(10)).summary()
+    assert summary.rejected_because == {
+        "tokens to compute at once are more than max_num_batched_tokens = 100": 3,
+        "blocks at its end are more than the pool's 10": 2,
+    }
+    assert list(summary.rejected_because.values()) == [3, 2]
+    assert summary.by_status["REJECTED"] == 5
+    assert "3: tokens to compute at once are more than max_num_batched_tokens = 100; 2 for other reasons" in str(
+        summary
+    )
+
+
+def test_without_a_pool_nothing_is_said_of_one() -> None:
+    summary = _measured().summary()
+    assert (summary.kv_blocks, summary.preemptions, summary.rejected_because) == (None, 0, {})
+    assert math.isnan(summary.mean_kv_usage)
+    assert not {"kv_usage", "preemptions", "rejected"} & {line.split()[0] for line in str(summary).splitlines() if line}

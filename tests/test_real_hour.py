@@ -14,7 +14,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import cli, metrics
+from servinglab import _engine_options, cli, metrics
 
 REQUESTS = 19_366
 FILE = "AzureLLMInferenceTrace_conv.csv"
@@ -104,7 +104,7 @@ def test_one_machine_does_one_step_at_a_time(hour):
     assert set(log.pot) == {0}
     assert (log.start_ns[1:] >= log.end_ns[:-1]).all()
     assert log.running.max() <= cli.MAX_NUM_SEQS
-    step = sl.AffineStep(**cli.STEP_TIME)
+    step = sl.AffineStep(**_engine_options.STEP_TIME)
     singles = result.steps()
     prices = [
         step.step_ns(n, prefill, kv)
@@ -165,7 +165,7 @@ def test_the_summary_is_of_this_hour(hour):
     assert report["workload"]["cv"] == pytest.approx(1.094, abs=1e-3)
     assert report["workload"]["span_s"] == 3501.721937
     assert report["summary"] == result.summary({"ttft_s": 2, "tpot_s": 0.1}).to_dict()
-    assert report["summary"]["by_status"] == {"FINISHED": REQUESTS, "UNSERVED": 0}
+    assert report["summary"]["by_status"] == {"FINISHED": REQUESTS, "UNSERVED": 0, "REJECTED": 0}
     assert report["defaults_used"]["max_num_seqs"] == cli.MAX_NUM_SEQS
     # stable: the machine keeps up with the hour and is done within seconds of the last arrival
     assert report["summary"]["duration_s"] - 3501.7 < 30

@@ -13,6 +13,7 @@ from .kv_cache import KVCache, kv_cache
 from .reference import reference
 from .result import Result, Segments, Status
 from .roofline import Roofline, roofline
+from .saved_runs import compare_runs, read_run, save_run
 from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
 from .simulate import SimulationInterrupted, simulate
 from .step_time import AffineStep, RoofStep
@@ -40,15 +41,18 @@ __all__ = [
     "TraceError",
     "Workload",
     "closed_loop",
+    "compare_runs",
     "deterministic",
     "gamma_arrivals",
     "kv_cache",
     "on_off",
     "poisson",
     "rate_profile",
+    "read_run",
     "read_trace",
     "reference",
     "roofline",
+    "save_run",
     "simulate",
     *_MODULES,
 ]

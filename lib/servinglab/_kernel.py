@@ -251,6 +251,8 @@ def run(
                 row["kv_tokens"] = q[S_KV]
                 row["waiting"] = q[S_WAITING]
                 row["waited_request_s"] = waited[p + 1] / 1e9
+                row["kv_blocks"] = 0
+                row["preempted"] = 0
                 used += 1
                 q[EVENT] = no_marks
                 q[STEP] += q[S_STEPS]
@@ -476,7 +478,8 @@ def run_tokens(
     # the workload
     arrival: Any, prompt: Any, output: Any, reject: Any, think: Any, clients: int,
     # the scheduler and the pool
-    seats: int, budget: int, chunked: bool, gate: bool, whole: bool, watermark: int, blocks: int, block_size: int, limited: bool,
+    seats: int, budget: int, chunked: bool, gate: bool, whole: bool, watermark: int, blocks: int, block_size: int,
+    limited: bool,
     # the step time
     side: Any,
     # what becomes of the requests
@@ -731,6 +734,7 @@ def run_tokens(
         row = log[used]
         row["start_ns"] = now
         row["end_ns"] = end
+        row["pot"] = 0
         row["steps"] = steps
         row["running"] = running
         row["charged"] = charged
@@ -764,3 +768,49 @@ def run_tokens(
         used += 1
         state[T_NOW] = end
         state[T_STEP] = s + steps
+
+
+# ---- gaps between tokens ----
+
+
+@njit(cache=True)
+def add_gap(gaps: Any, tokens: Any, held: Any, gap: int, count: int) -> None:
+    """Add to a hash table: `gaps` has the keys (-1: free) and is a power of two long, `held[0]` counts them."""
+    mask = len(gaps) - 1
+    at = (gap ^ (gap >> 11)) & mask
+    while gaps[at] != gap and gaps[at] >= 0:
+        at = (at + 1) & mask
+    if gaps[at] < 0:
+        gaps[at] = gap
+        held[0] += 1
+    tokens[at] += count
+
+
+@njit(cache=True)
+def add_gaps(gaps: Any, tokens: Any, held: Any, gap: Any, count: Any) -> None:
+    """Add many."""
+    for i in range(len(gap)):
+        add_gap(gaps, tokens, held, gap[i], count[i])
+
+
+@njit(cache=True)
+def count_gaps(
+    row: int, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
+    gaps: Any, tokens: Any, held: Any,
+) -> int:  # fmt: skip
+    """Count the gaps before the tokens of the log's rows, from `row` on; stop, and say where, at half a full table."""
+    for i in range(row, len(start)):
+        count = np.int64(steps[i])
+        if 2 * (held[0] + (1 if even else count)) > len(gaps):
+            return i
+        if decode[i] == 0:
+            continue
+        if even or count == 1:
+            add_gap(gaps, tokens, held, (end[i] - start[i]) // count, decode[i] * count)
+            continue
+        base = side[0, 0] + side[0, 1] * charged[i] + side[0, 2] * prefill[i] + side[0, 3] * kv[i] + HALF
+        base_2 = side[1, 0] + side[1, 1] * charged[i] + side[1, 2] * prefill[i] + side[1, 3] * kv[i] + HALF
+        for j in range(count):
+            each = max(base + j * side[0, 3] * charged[i], base_2 + j * side[1, 3] * charged[i])
+            add_gap(gaps, tokens, held, each // NS, np.int64(decode[i]))
+    return len(start)

@@ -1,4 +1,4 @@
-"""The command line: `servinglab simulate`, `data`, `check` and `grade`.
+"""The command line: `servinglab simulate`, `compare`, `memory`, `data`, `check` and `grade`.
 
 It reads options, calls the library and prints; what it prints, the library can compute. A mistake in the input is one
 line on stderr and exit status 2; Ctrl-C is 130, with what was done written first.
@@ -7,41 +7,47 @@ line on stderr and exit status 2; Ctrl-C is 130, with what was done written firs
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__, lengths
+from . import __version__, _memory_command, lengths
 from ._checks import check_choice, check_number
+from ._engine_options import (
+    MAX_NUM_SEQS,
+    STEP_TIME_SOURCE,
+    Engine,
+    add_machine_options,
+    add_scheduler_options,
+    engine,
+    option,
+    refuse,
+    require,
+)
+from ._output import check_files, write_json, write_whole
 from ._progress import Progress
 from .public_data import find_trace, report
-from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
+from .result import Result
+from .saved_runs import compare_runs, read_run, save_run, told_plainly
 from .simulate import SimulationInterrupted, simulate
-from .step_time import AffineStep
 from .traces import read_trace
 from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
-
-STEP_TIME = {"fixed_s": 6e-3, "per_request_s": 32e-6, "per_prefill_token_s": 32e-6, "per_kv_token_s": 49e-9}
-"""The step time where none is given; `STEP_TIME_SOURCE` says where it comes from."""
-
-STEP_TIME_SOURCE = (
-    "an 8B model in 16 bits on one H100-class card: each step reads 16.06 GB of weights (fixed) and 131,072 B of "
-    "keys and values per token held, at 80 % of 3.35 TB/s; each token costs 16.06 GFLOP, at 50 % of 989 TFLOP/s"
-)
-MAX_NUM_SEQS = 256
 
 _SIMULATE_HELP = (
     "Serve a workload on a simulated machine and print what came of it.",
     "The workload is a TRACE (an Azure LLM CSV or a Mooncake JSONL, plain or gzipped) or is generated: give one of "
     "--poisson, --deterministic, --gamma, --on-off, --rate-profile, --closed-loop. LAW is a number for all requests "
     "or one of geometric:MEAN, lognormal:MEDIAN:P99[:MAX], uniform:LO:HI, exponential:MEAN.",
-    "Each output token takes one step. Memory for keys and values isn't limited.",
+    "Each output token takes one step. A step's time is given by its parts, or follows from --model and --accelerator; "
+    "then memory does too, and one pot of continuous batching gets the blocks of KV cache that fit. Otherwise memory "
+    "is limited by --kv-blocks or not at all.",
     f"Defaults, which the output names where they are used: --scheduler continuous, --max-num-seqs {MAX_NUM_SEQS}, "
     f"--pots 1, and if no part of the step time is given, that of {STEP_TIME_SOURCE}. If any part is given, the "
     "parts that aren't are 0.",
@@ -54,6 +60,8 @@ examples:
       --fixed-s 0.4 --per-request-s 0.02
   servinglab simulate --closed-loop 64 --n 5000 --seed 1 --prompt-tokens lognormal:500:4000 \\
       --output-tokens geometric:200
+  servinglab simulate AzureLLMInferenceTrace_conv.csv --model llama-3.1-8b --accelerator h100-sxm \\
+      --max-num-batched-tokens 8192 --save h100.npz
 """
 
 
@@ -124,13 +132,15 @@ def _one_line(text: str) -> str:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="servinglab",
-        description="Simulate LLM serving, find public traces, check and grade notebooks.",
+        description="Simulate LLM serving, say what fits in memory, find public traces, check and grade notebooks.",
         epilog="servinglab COMMAND --help says more, with examples.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"servinglab {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_simulate(commands)
+    _add_compare(commands)
+    _memory_command.add_parser(commands)
     data = commands.add_parser(
         "data",
         help="which public traces are here, and where to get the rest",
@@ -176,36 +186,39 @@ def _add_simulate(commands: Any) -> None:
     group.add_argument("--prompt-tokens", type=_law, metavar="LAW", help="0 if not given")
     group.add_argument("--output-tokens", type=_law, metavar="LAW", help="1 if not given: an order of one step")
     group.add_argument("--service-scale", type=_law, metavar="LAW", help="multiplies a step's time; 1 if not given")
+    group.add_argument("--priority", type=_law, metavar="LAW", help="smaller is more urgent; 0 if not given")
     group.add_argument("--think-s", type=_law, metavar="LAW", help="a client's pause; 0 if not given")
     group.add_argument("--head", type=int, metavar="N", help="serve the first N requests only")
     group.add_argument("--speed", type=float, metavar="X", help="replay X times as fast")
 
-    group = parser.add_argument_group("scheduler")
-    group.add_argument("--scheduler", choices=("static", "dynamic", "continuous"))
-    group.add_argument("--batch-size", type=int, metavar="B", help="static, dynamic: requests in a full batch")
-    group.add_argument("--window-s", type=float, metavar="S", help="dynamic: the oldest request's longest wait")
-    group.add_argument(
-        "--last", choices=("full_price", "partial", "never"), help="static: the last batch if it isn't full"
-    )
-    group.add_argument("--max-num-seqs", type=int, metavar="N", help="continuous: the most requests in a step")
-
-    group = parser.add_argument_group("machine")
-    group.add_argument("--fixed-s", type=float, metavar="S", help="seconds of every step")
-    group.add_argument("--per-request-s", type=float, metavar="S", help="plus this for each request in it")
-    group.add_argument("--per-prefill-token-s", type=float, metavar="S", help="and for each prompt token computed")
-    group.add_argument("--per-kv-token-s", type=float, metavar="S", help="and for each token held and read")
-    group.add_argument("--pots", type=_pots, metavar="N", help="machines that share the line, or endless")
-
+    add_scheduler_options(parser)
+    add_machine_options(parser)
     group = parser.add_argument_group("output")
     group.add_argument(
         "--slo", type=_slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput to the summary"
     )
     group.add_argument("--out", type=Path, metavar="FILE", help="write every request: .csv or .parquet")
-    group.add_argument("--json", metavar="FILE", help="write the run and its summary; - is stdout")
+    group.add_argument("--json", metavar="FILE", help="write what was run and its summary; - is stdout")
+    group.add_argument("--save", type=Path, metavar="FILE", help="write the whole run: .npz, for servinglab compare")
     group.add_argument("--quiet", action="store_true", help="print nothing but errors")
     group.add_argument(
         "--progress", action="store_true", help="say on stderr how far it is, also where that isn't a terminal"
     )
+
+
+def _add_compare(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="two saved runs side by side",
+        description="Print what differs in the settings of two runs, and their summaries with the difference in %, "
+        "(B - A)/A. The runs are files that `servinglab simulate --save` wrote.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=_compare)
+    parser.add_argument("run_a", type=Path, metavar="RUN_A")
+    parser.add_argument("run_b", type=Path, metavar="RUN_B")
+    parser.add_argument("--slo", type=_slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput")
+    parser.add_argument("--json", metavar="FILE", help="write the comparison; - is stdout, and nothing else is printed")
 
 
 # Options to objects
@@ -232,13 +245,6 @@ def _law(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
-def _pots(text: str) -> int | str:
-    try:
-        return text if text == "endless" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a whole number or endless, not {text!r}") from None
-
-
 def _slo(text: str) -> dict[str, float]:
     from .metrics import SLO_NAMES
 
@@ -252,38 +258,21 @@ def _slo(text: str) -> dict[str, float]:
     return limits
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    for name in names:
-        if getattr(args, name) is not None:
-            raise ValueError(f"{_option(name)} {why}")
-
-
-def _require(args: argparse.Namespace, names: Sequence[str], what: str) -> list[Any]:
-    for name in names:
-        if getattr(args, name) is None:
-            raise ValueError(f"{what} needs {_option(name)}")
-    return [getattr(args, name) for name in names]
-
-
 _GENERATORS = ("poisson", "deterministic", "gamma", "on_off", "rate_profile", "closed_loop")
 
 
 def _workload(args: argparse.Namespace, defaults: dict[str, Any]) -> Workload:
-    sources = [_option(name) for name in _GENERATORS if getattr(args, name) is not None]
+    sources = [option(name) for name in _GENERATORS if getattr(args, name) is not None]
     if args.trace is not None:
         sources.insert(0, f"the trace {args.trace}")
     if len(sources) != 1:
         found = f"got {' and '.join(sources)}" if sources else "got none"
-        raise ValueError(f"give one workload, a trace or one of {', '.join(map(_option, _GENERATORS))}; {found}")
-    columns = ("prompt_tokens", "output_tokens", "service_scale")
+        raise ValueError(f"give one workload, a trace or one of {', '.join(map(option, _GENERATORS))}; {found}")
+    columns = ("prompt_tokens", "output_tokens", "service_scale", "priority")
     if args.closed_loop is None:
-        _refuse(args, ["think_s"], "belongs to --closed-loop")
+        refuse(args, ["think_s"], "belongs to --closed-loop")
     if args.trace is not None:
-        _refuse(args, ["n", "seed", *columns], "belongs to a generated workload; a trace brings its own requests")
+        refuse(args, ["n", "seed", *columns], "belongs to a generated workload; a trace brings its own requests")
         work = read_trace(find_trace(args.trace))
     else:
         work = _generate(args, {name: getattr(args, name) for name in columns}, defaults)
@@ -293,18 +282,19 @@ def _workload(args: argparse.Namespace, defaults: dict[str, Any]) -> Workload:
 
 
 def _generate(args: argparse.Namespace, columns: dict[str, Any], defaults: dict[str, Any]) -> Workload:
+    columns = {name: value for name, value in columns.items() if name != "priority" or value is not None}
     for name, value in {"prompt_tokens": 0, "output_tokens": 1, "service_scale": 1}.items():
         if columns[name] is None:
             columns[name] = defaults[name] = value
     if args.rate_profile is not None:
-        _refuse(args, ["n"], "doesn't go with --rate-profile: the area under the profile decides")
-        (seed,) = _require(args, ["seed"], "--rate-profile")
+        refuse(args, ["n"], "doesn't go with --rate-profile: the area under the profile decides")
+        (seed,) = require(args, ["seed"], "--rate-profile")
         times_s, rates_rps = _points(args.rate_profile)
         return rate_profile(times_s, rates_rps, seed, **columns)
     if args.deterministic is not None:
-        (n,) = _require(args, ["n"], "--deterministic")
+        (n,) = require(args, ["n"], "--deterministic")
         return deterministic(args.deterministic, n, args.seed, **columns)
-    n, seed = _require(args, ["n", "seed"], "a random workload")
+    n, seed = require(args, ["n", "seed"], "a random workload")
     if args.poisson is not None:
         return poisson(args.poisson, n, seed, **columns)
     if args.gamma is not None:
@@ -329,79 +319,59 @@ def _points(texts: Sequence[str]) -> tuple[list[float], list[float]]:
     return [t for t, _ in points], [r for _, r in points]
 
 
-def _scheduler(args: argparse.Namespace, defaults: dict[str, Any]) -> Scheduler:
-    kind = args.scheduler
-    if kind is None:
-        kind = defaults["scheduler"] = "continuous"
-    own = {"static": ("batch_size", "last"), "dynamic": ("batch_size", "window_s"), "continuous": ("max_num_seqs",)}
-    for name in ("batch_size", "window_s", "last", "max_num_seqs"):
-        if name not in own[kind]:
-            _refuse(args, [name], f"doesn't go with --scheduler {kind}")
-    if kind == "continuous":
-        if args.max_num_seqs is None:
-            defaults["max_num_seqs"] = MAX_NUM_SEQS
-            return ContinuousBatching(MAX_NUM_SEQS)
-        return ContinuousBatching(args.max_num_seqs)
-    if kind == "dynamic":
-        return DynamicBatching(*_require(args, ["batch_size", "window_s"], "--scheduler dynamic"))
-    (batch_size,) = _require(args, ["batch_size"], "--scheduler static")
-    if args.last is None:
-        defaults["last"] = StaticBatching.last
-        return StaticBatching(batch_size)
-    return StaticBatching(batch_size, last=args.last)
-
-
-def _step_time(args: argparse.Namespace, defaults: dict[str, Any]) -> AffineStep:
-    given = {name: getattr(args, name) for name in STEP_TIME}
-    if all(value is None for value in given.values()):
-        defaults.update(STEP_TIME)
-        return AffineStep(**STEP_TIME)
-    return AffineStep(**{name: value or 0.0 for name, value in given.items()})
-
-
 # The commands
 
 
 def _simulate(args: argparse.Namespace) -> int:
     defaults: dict[str, Any] = {}
-    _check_files(args)
-    scheduler, step_time = _scheduler(args, defaults), _step_time(args, defaults)
-    pots = args.pots
-    if pots is None:
-        pots = defaults["pots"] = 1
+    check_files(
+        {"--out": args.out, "--json": args.json, "--save": args.save},
+        {"--out": (".csv", ".parquet"), "--save": (".npz",)},
+        args.trace,
+    )
+    serves = engine(args, defaults)
+    _check_workload_options(args, serves)
     say: Callable[[str], None] = (lambda text: None) if args.quiet else print
     interrupted = False
     with Progress(args.progress or (sys.stderr.isatty() and not args.quiet)) as progress:
         progress.doing = "reading the workload"
         work = _workload(args, defaults)
         progress.pause()
-        say(_what_is_run(work, scheduler, step_time, pots, defaults))
+        say(_what_is_run(work, serves, defaults))
         progress.doing = "simulating"
         try:
-            machines = None if pots == "endless" else pots
-            result = simulate(work, scheduler, step_time, machines, progress=progress.report)
+            with _warnings_as_lines(progress, args.quiet):
+                result = simulate(
+                    work, serves.scheduler, serves.step_time, serves.pots, kv=serves.kv, progress=progress.report
+                )
         except SimulationInterrupted as stop:
             result, interrupted = stop.partial, True
         if args.out:  # first of all: after Ctrl-C nobody wants to wait
             progress.doing = f"writing {args.out}"
-            _write(args.out, result.to_parquet if args.out.suffix == ".parquet" else result.to_csv)
+            write_whole(args.out, result.to_parquet if args.out.suffix == ".parquet" else result.to_csv)
+        if args.save:
+            progress.doing = f"writing {args.save}"
+            write_whole(args.save, partial(save_run, _described(result, serves, interrupted)))
         progress.doing = "summing up"
         summary = result.summary(args.slo) if args.json or not interrupted else None
         if args.json and summary:
             run = {
                 "workload": work.describe(),
-                "scheduler": {"kind": type(scheduler).__name__, **vars(scheduler)},
-                "step_time": vars(step_time),
-                "pots": pots,
+                "scheduler": told_plainly(serves.scheduler),
+                "step_time": told_plainly(serves.step_time),
+                "roofline": told_plainly(serves.roof),
+                "kv": told_plainly(serves.kv),
+                "pots": serves.pots or "endless",
                 "defaults_used": defaults,
                 "interrupted": interrupted,
                 "summary": summary.to_dict(),
             }
             progress.pause()
-            _write_json(args.json, run)
+            write_json(args.json, run)
+    files = [str(file) for file in (args.out, args.save) if file]
     if interrupted:
         done = int(result.finished.sum())
-        where = f" are UNSERVED in {args.out}" if args.out else " were not served"
+        where = f" are UNSERVED in {' and '.join(files)}" if files else " were not served"
         print(
             f"servinglab: interrupted: {done:,} of {len(result):,} requests finished, the other "
             f"{len(result) - done:,}{where}",
@@ -411,31 +381,47 @@ def _simulate(args: argparse.Namespace) -> int:
     say(f"\n{summary}")
     if args.out:
         say(f"\nwrote {len(result):,} requests to {args.out}")
+    if args.save:
+        say(f"\nsaved the run to {args.save}")
     return 0
 
 
-def _check_files(args: argparse.Namespace) -> None:
-    """Refuse before the work what would fail after it."""
-    if args.out:
-        if args.out.suffix not in (".csv", ".parquet"):
-            raise ValueError(f"--out must end in .csv or .parquet; got {str(args.out)!r}")
-        if args.out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-            raise ValueError("--out to Parquet needs pyarrow: pip install pyarrow, or write CSV")
-    written = [Path(name) for name in (args.out, args.json) if name and name != "-"]
-    for file in written:
-        if not file.resolve().parent.is_dir():
-            raise ValueError(f"no folder {file.resolve().parent} to write {file.name} into")
-        if file.is_dir():
-            raise ValueError(f"{file} is a folder, not a file to write")
-        if args.trace and Path(args.trace).exists() and file.exists() and file.samefile(args.trace):
-            raise ValueError(f"writing {file} would overwrite the trace")
-    if len({file.resolve() for file in written}) < len(written):
-        raise ValueError("--out and --json must name different files")
+def _check_workload_options(args: argparse.Namespace, serves: Engine) -> None:
+    """Refuse what a generated workload and the engine's options say of each other."""
+    if args.priority is not None and args.policy != "priority":
+        raise ValueError("--priority needs --policy priority")
+    if serves.counts and args.trace is None:
+        refuse(args, ["service_scale"], f"doesn't go with {serves.counts}: where tokens are counted, they decide")
+        require(args, ["prompt_tokens"], f"{serves.counts} counts tokens, and")
 
 
-def _what_is_run(
-    work: Workload, scheduler: Scheduler, step_time: AffineStep, pots: int | str, defaults: dict[str, Any]
-) -> str:
+def _described(result: Result, serves: Engine, interrupted: bool) -> Result:
+    """The result with what `simulate` can't know of the run."""
+    more = {"roofline": serves.roof} if serves.roof is not None else {}
+    return replace(result, description={**result.description, **more, "interrupted": interrupted})
+
+
+@contextmanager
+def _warnings_as_lines(progress: Progress | None = None, quiet: bool = False) -> Generator[None]:
+    """Show the library's warnings, as they come, as one line each on stderr."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if quiet:
+            return
+        doing = progress.doing if progress else ""
+        if progress:
+            progress.pause()
+        print(f"servinglab: {_one_line(str(message))}", file=sys.stderr)
+        if progress:
+            progress.doing = doing
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _what_is_run(work: Workload, serves: Engine, defaults: dict[str, Any]) -> str:
     about = work.describe()
     if work.is_closed:
         arrivals = f"from {work.clients:,} clients"
@@ -446,12 +432,10 @@ def _what_is_run(
         f"           {len(work):,} requests {arrivals}",
         f"           {about['mean_prompt_tokens']:,.1f} prompt and {about['mean_output_tokens']:,.1f} output tokens "
         "each, on average; one step per output token",
-        f"scheduler  {scheduler}",
-        f"step time  {step_time}",
-        f"pots       {pots}",
+        *serves.lines(),
     ]
     if defaults:
-        used = ", ".join(f"{_option(name)} {value}" for name, value in defaults.items())
+        used = ", ".join(f"{option(name)} {value}" for name, value in defaults.items())
         lines += textwrap.wrap(f"defaults used: {used}", 110, subsequent_indent="  ", break_on_hyphens=False)
         if "fixed_s" in defaults:
             lines += textwrap.wrap(
@@ -460,35 +444,16 @@ def _what_is_run(
     return "\n".join(lines)
 
 
-def _write(file: Path, write: Callable[[Path], None]) -> None:
-    """Write beside the file and then rename: nobody ever sees half of it."""
-    part = file.with_name(f"{file.name}.part")
-    try:
-        write(part)
-        os.replace(part, file)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"before {file} was written") from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _write_json(target: str, run: dict[str, Any]) -> None:
-    text = json.dumps(_finite(run), indent=2)
-    if target == "-":
-        print(text)
-    else:
-
-        def write(part: Path) -> None:
-            part.write_text(text + "\n", encoding="utf-8")
-
-        _write(Path(target), write)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: what is undefined or beyond all that was measured is null."""
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _compare(args: argparse.Namespace) -> int:
+    check_files({"--json": args.json}, {})
+    with _warnings_as_lines():
+        runs = [read_run(path) for path in (args.run_a, args.run_b)]
+    both = compare_runs(*runs, names=(str(args.run_a), str(args.run_b)), slo=args.slo)
+    if args.json:
+        write_json(args.json, both.to_dict())
+    if args.json != "-":
+        print(both)
+    return 0
 
 
 def _data(args: argparse.Namespace) -> int:

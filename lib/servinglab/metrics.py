@@ -17,6 +17,8 @@ What isn't here: windows over time, and how many independent samples a P99 needs
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -353,6 +355,14 @@ class Summary:
         The share of the pots' time spent on steps; NaN with endless pots or without a log.
     mean_in_system : float
         Requests in the line and in the pots, averaged over the duration; NaN without a log.
+    preemptions : int
+        How often a request lost its blocks to make room for another.
+    rejected_because : dict
+        How many requests were turned away for which reason, the commonest first.
+    kv_blocks : int or None
+        The pool's blocks that requests can use; None where no pool is modelled.
+    mean_kv_usage, max_kv_usage : float
+        Share of them in use, from 0 to 1: averaged over the duration, and in the fullest step; NaN without a pool.
     slo : dict or None
         The limits asked for, in seconds.
     good_requests : int or None
@@ -377,6 +387,11 @@ class Summary:
     mean_batch_size: float
     busy_fraction: float
     mean_in_system: float
+    preemptions: int
+    rejected_because: dict[str, int]
+    kv_blocks: int | None
+    mean_kv_usage: float
+    max_kv_usage: float
     slo: dict[str, float] | None = None
     good_requests: int | None = None
     request_goodput: float | None = None
@@ -414,16 +429,26 @@ class Summary:
         return table([list(fact) for fact in self._facts()]) + table(rows, header)
 
     def _facts(self) -> list[tuple[str, str]]:
-        statuses = ", ".join(f"{count:,} {name.lower()}" for name, count in self.by_status.items())
+        shown = {name: count for name, count in self.by_status.items() if count or name != "REJECTED"}
+        statuses = ", ".join(f"{count:,} {name.lower()}" for name, count in shown.items())
         facts = [
             ("requests", f"{self.requests:,} ({statuses})"),
-            ("duration", f"{_show(self.duration_s)} s"),
-            ("request_throughput", f"{_show(self.request_throughput)} requests/s"),
-            ("output_throughput", f"{_show(self.output_throughput)} tokens/s"),
-            ("mean_batch_size", f"{_show(self.mean_batch_size)} requests/step"),
-            ("busy_fraction", _show(self.busy_fraction)),
-            ("mean_in_system", f"{_show(self.mean_in_system)} requests"),
+            ("duration", f"{show_number(self.duration_s)} s"),
+            ("request_throughput", f"{show_number(self.request_throughput)} requests/s"),
+            ("output_throughput", f"{show_number(self.output_throughput)} tokens/s"),
+            ("mean_batch_size", f"{show_number(self.mean_batch_size)} requests/step"),
+            ("busy_fraction", show_number(self.busy_fraction)),
+            ("mean_in_system", f"{show_number(self.mean_in_system)} requests"),
         ]
+        if self.kv_blocks is not None:
+            shares = f"{100 * self.mean_kv_usage:.1f} % on average, {100 * self.max_kv_usage:.1f} % at most"
+            facts.append(("kv_usage", f"{shares} of {self.kv_blocks:,} blocks"))
+        if self.preemptions or self.kv_blocks is not None:
+            facts.append(("preemptions", f"{self.preemptions:,}"))
+        if self.rejected_because:
+            (reason, count), *others = self.rejected_because.items()
+            other = f"; {sum(other for _, other in others):,} for other reasons" if others else ""
+            facts.append(("rejected", f"{count:,}: {reason}{other}"))
         if self.one_token:
             facts.append(("one_token", f"{self.one_token:,} requests, without TPOT"))
         if self.slo is not None:
@@ -431,10 +456,10 @@ class Summary:
             limits = ", ".join(f"{name} <= {limit:g}" for name, limit in self.slo.items()) or "finished"
             facts += [
                 ("slo", limits),
-                ("request_goodput", f"{_show(self.request_goodput)} requests/s"),
+                ("request_goodput", f"{show_number(self.request_goodput)} requests/s"),
                 (
                     "good_request_fraction",
-                    f"{_show(self.good_request_fraction)} ({self.good_requests:,} requests)",
+                    f"{show_number(self.good_request_fraction)} ({self.good_requests:,} requests)",
                 ),
             ]
         return facts
@@ -443,7 +468,7 @@ class Summary:
         table = [["seconds", "mean", "P50", "P90", "P99", "max", "count", "missing"]]
         for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "wait_s"):
             s: Spread = getattr(self, name)
-            numbers = [_show(x) for x in (s.mean, s.p50, s.p90, s.p99, s.max)]
+            numbers = [show_number(x) for x in (s.mean, s.p50, s.p90, s.p99, s.max)]
             table.append([name.removesuffix("_s"), *numbers, f"{s.count:,}", f"{s.missing:,}"])
         return table
 
@@ -482,6 +507,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
     one_token = result.output_tokens <= 1
     gaps, tokens = _itl(result)
     batch, busy, inside = _from_log(result)
+    kv_blocks, mean_kv, max_kv = _kv_usage(result)
     good: int | None = None
     if slo is not None:
         slo = _limits(slo)
@@ -501,6 +527,11 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         mean_batch_size=batch,
         busy_fraction=busy,
         mean_in_system=inside,
+        preemptions=int(result.preemptions.sum()),
+        rejected_because=_reasons(result),
+        kv_blocks=kv_blocks,
+        mean_kv_usage=mean_kv,
+        max_kv_usage=max_kv,
         slo=None if slo is None else dict(slo),
         good_requests=good,
         request_goodput=None if good is None else good / duration,
@@ -552,6 +583,29 @@ def _from_log(result: Result) -> tuple[float, float, float]:
     batch = float((log.running * steps).sum() / steps.sum())
     busy = math.nan if result.pots is None else log.busy_s / (result.pots * duration)
     return batch, busy, log.request_seconds / duration
+
+
+def _kv_usage(result: Result) -> tuple[int | None, float, float]:
+    """The pool's blocks, and the mean and largest share of them in use.
+
+    The log holds the blocks of each stretch's last step, the most it has. Before it they grow by one each time that a
+    request fills one, so by ``charged / block_size`` a step on average.
+    """
+    kv, log = result.description.get("kv"), result.segments
+    if kv is None or log is None or not len(log):
+        return None, math.nan, math.nan
+    reserved = getattr(result.description.get("scheduler"), "reserve_whole_answer", False)
+    growth = 0.0 if reserved else log.charged / kv.block_size
+    blocks = np.maximum(log.kv_blocks - (log.steps - 1) / 2 * growth, 0.0)
+    lasts_s = (log.end_ns - log.start_ns) / 1e9
+    mean = float(blocks @ lasts_s) / result.duration_s
+    return kv.usable_blocks, mean / kv.usable_blocks, int(log.kv_blocks.max()) / kv.usable_blocks
+
+
+def _reasons(result: Result) -> dict[str, int]:
+    """Why requests were turned away. A reason begins with what is the request's own: its tokens or blocks."""
+    counts = Counter(re.sub(r"^\d+ ", "", reason) for reason in result.rejections.values())
+    return dict(counts.most_common())
 
 
 def _spread(column_s: Floats) -> Spread:
@@ -610,8 +664,14 @@ def _interval(center: float, each: Floats, spread: float, shape: tuple[int, ...]
     return Interval(center, center - half, center + half, level, shape[0], shape[1], lag1)
 
 
-def _show(x: float) -> str:
-    """Four significant digits, without exponents for the sizes that occur."""
+def show_number(x: float) -> str:
+    """Four significant digits, without exponents for the sizes that occur; a dash for NaN.
+
+    Examples
+    --------
+    >>> show_number(1234.5678), show_number(0.00012344), show_number(math.nan)
+    ('1,235', '0.0001234', '–')
+    """
     if math.isnan(x):
         return "–"
     places = 3 - math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 3

@@ -316,9 +316,7 @@ class PagedScheduler:
                 self._admit(chunks, budget)
         return Step([self._begin(sequence, tokens) for sequence, tokens in chunks.items()], preempted)
 
-    def _run(
-        self, chunks: dict[Sequence, int], preempted: list[Sequence], budget: int, prompts: bool = False
-    ) -> int:
+    def _run(self, chunks: dict[Sequence, int], preempted: list[Sequence], budget: int, prompts: bool = False) -> int:
         """Give those who run their next tokens (or only those with unfinished prompts); return the budget left."""
         threshold = self._threshold()
         i = 0

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 
-_ROWS_AT_ONCE = 1 << 16
 NEVER = -1  # in a nanosecond column: it didn't happen
 
 
@@ -227,7 +226,7 @@ class Result:
         """
         log = self._log()
         count = log.steps.astype(np.int64)
-        row, nth, lasts = self._step_lengths(log, 0, len(log))
+        row, nth, lasts = self._step_lengths(log)
         kv = log.kv_tokens[row] + nth * log.charged[row].astype(np.int64)
         total = np.cumsum(lasts)
         before = total - lasts
@@ -268,21 +267,33 @@ class Result:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
-        log = self._log()
-        found = [self.late_gaps]
-        for start in range(0, len(log), _ROWS_AT_ONCE):  # a long run's steps needn't fit in memory at once
-            row, _, lasts = self._step_lengths(log, start, min(start + _ROWS_AT_ONCE, len(log)))
-            found.append(_histogram(lasts, log.decode_tokens[row]))
-        gaps_ns, tokens = _histogram(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-        return gaps_ns[tokens > 0] / 1e9, tokens[tokens > 0]
+        from . import _kernel
 
-    def _step_lengths(self, log: Segments, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-        """For each step of the log's rows from `start` to `stop`: its row, its place in it, and its nanoseconds."""
-        count = log.steps[start:stop].astype(np.int64)
-        lasts = (log.end_ns[start:stop] - log.start_ns[start:stop]) // count
-        row = np.repeat(np.arange(start, stop), count)
+        log = self._log()
+        sides = np.zeros((2, 4), np.int64)
+        varies = False
+        if isinstance(self.step_time, ClosedForm):
+            known = self.step_time.sides_fs
+            sides[: len(known)] = known
+            varies = self.step_time.per_kv_token_s > 0
+        names = ("start_ns", "end_ns", "steps", "charged", "prefill_tokens", "decode_tokens", "kv_tokens")
+        columns = [getattr(log, name) for name in names]
+        table, row = _gap_table(1 << 12, *self.late_gaps), 0
+        while (row := _kernel.count_gaps(row, *columns, sides, not varies, *table)) < len(log):
+            gaps_ns, tokens, _ = table
+            full = gaps_ns >= 0
+            size = max(2 * len(gaps_ns), 1 << int(4 * log.steps[row]).bit_length())
+            table = _gap_table(size, gaps_ns[full], tokens[full])
+        gaps_ns, tokens, _ = table
+        order = np.argsort(gaps_ns)[np.count_nonzero(gaps_ns < 0) :]
+        return gaps_ns[order] / 1e9, tokens[order]
+
+    def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
+        """For each step: its row of the log, its place in the row, and its nanoseconds."""
+        count = log.steps.astype(np.int64)
+        row = np.repeat(np.arange(len(log)), count)
         nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        lasts = lasts[row - start]
+        lasts = ((log.end_ns - log.start_ns) // count)[row]
         if isinstance(self.step_time, ClosedForm) and self.step_time.per_kv_token_s > 0:
             charged, prefill = log.charged[row].astype(np.int64), log.prefill_tokens[row].astype(np.int64)
             kv = log.kv_tokens[row] + nth * charged
@@ -290,7 +301,7 @@ class Result:
                 (fixed + per_request * charged + per_prefill * prefill + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
                 for fixed, per_request, per_prefill, per_kv in self.step_time.sides_fs
             ]
-            lasts = np.where(count[row - start] > 1, np.max(sides, axis=0), lasts)
+            lasts = np.where(count[row] > 1, np.max(sides, axis=0), lasts)
         return row, nth, lasts
 
     def summary(self, slo: Mapping[str, float] | None = None) -> Summary:
@@ -349,12 +360,15 @@ class Result:
         return self.segments
 
 
-def _histogram(values: Ints, counts: Ints) -> tuple[Ints, npt.NDArray[np.int64]]:
-    """The distinct values, ascending, and the sum of the counts of each."""
-    distinct, where = np.unique(values, return_inverse=True)
-    total = np.zeros(len(distinct), np.int64)
-    np.add.at(total, where, counts)
-    return distinct, total
+def _gap_table(size: int, gaps_ns: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.int64], Ints]:
+    """A hash table with these gaps and counts: keys (-1: free), counts, how many keys."""
+    from . import _kernel
+
+    while size < 4 * len(gaps_ns):
+        size *= 2
+    table = np.full(size, NEVER, np.int64), np.zeros(size, np.int64), np.zeros(1, np.int64)
+    _kernel.add_gaps(*table, gaps_ns, tokens)
+    return table
 
 
 def _seconds(column_ns: Ints) -> Floats:

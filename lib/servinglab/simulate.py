@@ -115,7 +115,7 @@ def _simulate_pots(
         )
     _check_clock(workload, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
 
-    requests, log = _Requests(workload), _Log(k.LOG)
+    requests, log = _Requests(workload), _Log(k.LOG, 5 * n // 2)
     state = np.zeros(k.STATE, np.int64)
     state[k.NEXT] = state[k.PENDING] = requests.sent
     waited = np.zeros(pot_count + 1)
@@ -183,13 +183,13 @@ def _simulate_tokens(
     reject = np.zeros(n, np.bool_)
     reject[list(reasons)] = True
 
-    requests, log = _Requests(workload), _Log(k.LOG)
-    accepted: Any = slice(None)
-    if reasons and not workload.is_closed:  # nobody notices those who are turned away
-        accepted = ~reject
-    columns = [np.ascontiguousarray(c[accepted]) for c in (requests.arrival, prompts, outputs, reject)]
-    outcome = [np.full(len(columns[0]), NEVER, np.int64) for _ in range(3)]
-    preemptions = np.zeros(len(columns[0]), np.int32)
+    requests, log = _Requests(workload), _Log(k.LOG, 5 * n // 2)
+    columns = [requests.arrival, prompts, outputs, reject]
+    outcome = [requests.scheduled, requests.first_token, requests.finish, requests.preemptions]
+    some = bool(reasons) and not workload.is_closed  # nobody notices those who are turned away: they are left out
+    if some:
+        accepted = np.flatnonzero(~reject)
+        columns, outcome = ([column[accepted] for column in group] for group in (columns, outcome))
     state = np.zeros(k.TOKEN_STATE, np.int64)
     state[k.T_NEXT] = state[k.T_PENDING] = requests.sent
     state[k.T_PARTIAL] = state[k.T_LAST] = NEVER
@@ -211,9 +211,9 @@ def _simulate_tokens(
     late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
 
     def result() -> Result:
-        requests.arrival[accepted] = columns[0]
-        requests.scheduled[accepted], requests.first_token[accepted], requests.finish[accepted] = outcome
-        requests.preemptions[accepted] = preemptions
+        if some:
+            requests.scheduled[accepted], requests.first_token[accepted], requests.finish[accepted] = outcome[:3]
+            requests.preemptions[accepted] = outcome[3]
         return requests.result(
             segments=log.segments(waited[0]),
             step_time=step_time,
@@ -226,8 +226,8 @@ def _simulate_tokens(
         while state[k.T_NOW] != k.FAR:
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
-                scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks, engine.block_size,
-                kv is not None, _sides(step_time), *outcome, preemptions, *memory, log.buffer, late,
+                scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks,
+                engine.block_size, kv is not None, _sides(step_time), *outcome, *memory, log.buffer, late,
             )  # fmt: skip
             log.keep(used)
             late_gaps.append(late[: state[k.T_LATE]].copy())
@@ -249,7 +249,8 @@ class _Requests:
         self.think = np.zeros(1, np.int64)
         self.sent = min(workload.clients, n)  # requests that a closed loop's clients are about to send
         if workload.think_s is None:
-            self.arrival = np.rint(workload.arrival_s * 1e9).astype(np.int64)
+            nanoseconds = workload.arrival_s * 1e9
+            self.arrival = np.rint(nanoseconds, out=nanoseconds).astype(np.int64)
             first = np.zeros(0, np.int64)
         else:
             self.arrival = np.full(n, NEVER, np.int64)
@@ -260,7 +261,7 @@ class _Requests:
         self.pending[0, : self.sent], self.pending[1, : self.sent] = self.think[first], first
 
     def result(self, rejections: Mapping[int, str] | None = None, **facts: Any) -> Result:
-        status = np.where(self.finish == NEVER, Status.UNSERVED, Status.FINISHED).astype(np.uint8)
+        status = np.where(self.finish == NEVER, np.uint8(Status.UNSERVED), np.uint8(Status.FINISHED))
         status[list(rejections or ())] = Status.REJECTED
         return Result(
             arrival_ns=self.arrival,
@@ -277,21 +278,34 @@ class _Requests:
 
 
 class _Log:
-    """The rows that a kernel writes, one buffer after another."""
+    """The rows that a kernel writes, a stretch of `_LOG_ROWS` at a time.
 
-    def __init__(self, row: np.dtype) -> None:
-        self._kept: list[np.ndarray] = [np.zeros(0, row)]
-        self.buffer = np.zeros(_LOG_ROWS, row)
+    The array is made long enough for most runs: pages of memory that nobody writes to cost nothing.
+    """
+
+    def __init__(self, row: np.dtype, rows: int) -> None:
+        self._rows = np.empty(rows + _LOG_ROWS, row)
+        self._used = 0
+        self._stretch = _LOG_ROWS
+
+    @property
+    def buffer(self) -> np.ndarray:
+        """Where the kernel writes next."""
+        return self._rows[self._used : self._used + self._stretch]
 
     def keep(self, used: int, at_least: int = 0) -> None:
-        """Put away the buffer's rows; make room for `at_least` in the next."""
-        self._kept.append(self.buffer[:used].copy())
-        if at_least > len(self.buffer):
-            self.buffer = np.zeros(4 * at_least, self.buffer.dtype)
+        """Count rows as written; make room for another stretch, of `at_least` so many rows."""
+        self._used += used
+        if at_least > self._stretch:
+            self._stretch = 4 * at_least
+        if self._used + self._stretch > len(self._rows):
+            longer = np.empty(2 * self._used + self._stretch, self._rows.dtype)
+            longer[: self._used] = self._rows[: self._used]
+            self._rows = longer
 
     def segments(self, waited_after_ns: float) -> Segments:
         """The whole log; the last row also gets what the line waited after it began."""
-        rows = np.concatenate(self._kept)
+        rows = self._rows[: self._used]
         rows["waited_request_s"][-1:] += waited_after_ns / 1e9
         return Segments(**{name: rows[name] for name in rows.dtype.names or ()})
 
@@ -302,7 +316,7 @@ def _check_clock(workload: Workload, seats: int, step_time: ClosedForm) -> None:
     longest_context = longest_prompt + int(workload.output_tokens.max(initial=0))
     scale = float(workload.service_scale.max(initial=1.0))
     step_s = step_time.longest_s(seats, seats * longest_prompt, seats * longest_context, scale)
-    opens_s = float(np.nan_to_num(workload.arrival_s).max(initial=0.0))
+    opens_s = 0.0 if workload.is_closed else float(workload.arrival_s[-1])
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
     ends_s = opens_s + pauses_s + step_s * float(workload.output_tokens.sum())
     if ends_s > _LAST_INSTANT_S:

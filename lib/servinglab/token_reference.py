@@ -190,7 +190,10 @@ def serve_tokens(
 
     if log:
         log[-1]["waited_request_s"] += waited / 1e9
-    columns: dict[str, Any] = {name: np.array([row[name] for row in log]) for name in Segments.__annotations__}
+    columns: dict[str, Any] = {
+        name: np.array([row[name] for row in log], np.float64 if name == "waited_request_s" else np.int64)
+        for name in Segments.__annotations__
+    }
     return Result(
         arrival_ns=np.array(arrival, np.int64),
         scheduled_ns=np.array(scheduled, np.int64),
