@@ -18,7 +18,7 @@ import pytest
 from servinglab.grading import Limits, SandboxError, check_main, grade_main, grade_one
 from servinglab.grading.build import build, build_solution, make_release
 from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, plain, same
-from servinglab.grading.grade import check_functions
+from servinglab.grading.grade import Report, check_functions
 from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
 from servinglab.grading.notebooks import NotebookError, grade_id, notes, read_notebook, restore
 
@@ -348,6 +348,19 @@ def test_a_loop_a_crash_and_a_broken_helper_cost_what_they_touch(released, offic
     assert any("was left out" in problem and "ended" in problem for problem in report.problems)
 
 
+def test_a_function_that_never_answers_leaves_time_for_the_other_tasks(repo, bwrap):
+    """Six checks ask it; after two without an answer in time the rest aren't tried."""
+    official = read_notebook(repo / "solutions" / "01_one_pot" / "01_one_pot.ipynb")
+    notebook = copy.deepcopy(official)
+    cell(notebook, "serve_static").source = "def serve_static(*arguments):\n    while True:\n        pass"
+    report = grade_one(notebook, source=official, limits=Limits(cell_s=10, check_s=3, total_s=120))
+    said = {one.grade_id: one.message for one in report.cells if one.task == "serve_static"}
+    assert len(said) == 6
+    assert ["no answer in time" in message for message in said.values()] == [True] * 6
+    assert [message.startswith("not run: 2 checks") for message in said.values()] == [False] * 2 + [True] * 4
+    assert report.score == report.max_score - 6
+
+
 def test_a_notebook_that_never_gives_up_is_given_up(released, official):
     killer = answered(released, before="import os\nos._exit(1)", after="import os\nos._exit(1)")
     for number in range(4):
@@ -553,6 +566,26 @@ def test_check_names_a_file_it_cannot_read(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "bad.ipynb is not a notebook" in said
     assert "none.ipynb can't be read" in said
+
+
+@pytest.mark.parametrize("option", ["--timeout=-1", "--timeout=0", "--timeout=nan", "--timeout=inf", "--timeout=x"])
+def test_a_time_limit_that_is_none_is_refused(option, capsys):
+    for command in (check_main, grade_main):
+        with pytest.raises(SystemExit) as end:
+            command([option, "somewhere"])
+        assert end.value.code == 2
+        assert "argument --timeout: must be a number > 0" in capsys.readouterr().err
+
+
+def test_a_longer_time_for_a_cell_is_a_longer_time_in_all(released, tmp_path, monkeypatch):
+    import servinglab.grading.cli as cli
+
+    nbformat.write(released, tmp_path / "mini.ipynb")
+    given = []
+    monkeypatch.setattr(cli, "grade_one", lambda path, isolate, limits: given.append(limits) or Report(()))
+    for seconds in ("10", "90"):
+        check_main(["--timeout", seconds, str(tmp_path / "mini.ipynb")])
+    assert [(limits.cell_s, limits.check_s, limits.total_s) for limits in given] == [(10, 10, 300), (90, 90, 900)]
 
 
 def test_check_of_a_notebook_without_checks_does_not_pass(tmp_path, capsys):

@@ -362,6 +362,7 @@ class Calls:
 
     def __init__(self, ask: Callable[[dict[str, Any], float], Any], seconds: float, number: int, forked: bool) -> None:
         self._ask, self.seconds, self.number, self.forked = ask, seconds, number, forked
+        self.late = False  # whether some answer didn't come in time
         self._until = time.monotonic() + seconds
 
     def restart_clock(self) -> None:
@@ -375,7 +376,11 @@ class Calls:
         return reply
 
     def request(self, request: dict[str, Any]) -> Any:
-        reply = self._ask(request, self._until - time.monotonic())
+        try:
+            reply = self._ask(request, self._until - time.monotonic())
+        except Late:
+            self.late = True
+            raise
         match reply:
             case {"missing": True}:
                 return _MISSING
@@ -410,8 +415,12 @@ class Remote:
 _MISSING = object()
 
 
-def _late() -> Unanswered:
-    return Unanswered("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
+class Late(Unanswered):
+    """No answer within the check's time."""
+
+
+def _late() -> Late:
+    return Late("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
 
 
 def _dead() -> Unanswered:
