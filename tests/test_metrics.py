@@ -122,6 +122,8 @@ def test_weighted_percentile_refuses() -> None:
         weighted_percentile([1, 2], [1], 0.5)
     with pytest.raises(ValueError, match="weights must be finite numbers >= 0"):
         weighted_percentile([1, 2], [1, -1], 0.5)
+    with pytest.raises(ValueError, match="weights must be numbers; got"):
+        weighted_percentile([1, 2], [1, "a"], 0.5)  # type: ignore[list-item]
 
 
 # Intervals
