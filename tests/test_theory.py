@@ -387,7 +387,7 @@ def test_waits_are_the_share_of_time_that_the_pot_is_busy() -> None:
         (lambda: theory.bulk_service(20, [0.0, 0.3]), r"service_s\[0\] must be a finite number > 0; got 0.0"),
         (lambda: theory.bulk_service(20, [0.4, math.nan]), r"service_s\[1\] must be a finite number > 0; got nan"),
         (lambda: theory.bulk_service(20, 0.4), "service_s must be a flat sequence of numbers; got 0.4"),
-        (lambda: theory.batch_queue(20, 10**30, 0.7), r"batch_size \* pots must be at most 4096, .* got 1000000"),
+        (lambda: theory.batch_queue(20, 10**30, 0.7), r"batch_size \* pots must be at most 4096: .* got 1000000"),
         (lambda: theory.static_batching(20, 15, **POT, pots=10**9), r"batch_size \* pots must be at most 4096"),
         (lambda: theory.bulk_service(20, [0.1, 0.1]), "rate_rps must be < 20, "),
         (lambda: theory.mm1(0.5, 1.0).latency_quantile(1.0), "q must be a finite number > 0 and < 1; got 1.0"),
