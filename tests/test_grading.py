@@ -782,6 +782,26 @@ def test_a_flat_folder_is_read_and_brings_no_neighbours_along(course, released, 
     assert "notes.txt" not in (out / "feedback" / "ada" / "mini" / "mini.html").read_text()
 
 
+def test_one_grade_for_one_student_whatever_the_names(course, released, tmp_path, bwrap):
+    """Two names that the gradebook can't tell apart are two students; a second file of one student doesn't count."""
+    wrong = answered(released, double="def double(x):\n    return x")
+    hand_in(tmp_path, "Ada L.", wrong)
+    hand_in(tmp_path, "Ada_L.", answered(released))
+    nbformat.write(wrong, tmp_path / "Ada_L..ipynb")
+    lines: list[str] = []
+    found = grade_folder(tmp_path, tmp_path / "out", course, limits=QUICK, tell=lines.append)
+    assert [(one.student, one.score, one.outcome) for one in found] == [
+        ("Ada_L._2", 1, "graded"),
+        ("Ada_L.", 2, "graded"),
+        ("Ada_L.", 0, "not graded"),
+    ]
+    assert "the name 'Ada L.' is entered as Ada_L._2" in lines[0]
+    assert "a second submission of Ada_L. for mini" in lines[2]
+    assert "2 of 2" in (tmp_path / "out" / "feedback" / "Ada_L." / "mini" / "report.txt").read_text()
+    rows = table(tmp_path / "out" / "mini.csv")
+    assert [(row["student"], row["score"]) for row in rows] == [("Ada_L._2", "1"), ("Ada_L.", "2")]
+
+
 def test_an_interruption_keeps_the_results_so_far(course, released, tmp_path, bwrap, monkeypatch, capsys):
     import servinglab.grading.gradebook as gradebook
 
