@@ -414,10 +414,11 @@ class Summary:
     def __str__(self) -> str:
         facts, (header, *rows) = self._facts(), self._spreads()
         wide = max(len(name) for name, _ in facts)
+        room = max(10, *(2 + len(cell) for row in rows for cell in row[1:]))
         lines = [f"{name:<{wide}}  {value}" for name, value in facts]
         lines += [
             "",
-            *("".join([f"{row[0]:<8}", *(f"{cell:>10}" for cell in row[1:])]) for row in [header, *rows]),
+            *("".join([f"{row[0]:<8}", *(f"{cell:>{room}}" for cell in row[1:])]) for row in [header, *rows]),
         ]
         return "\n".join(lines)
 
