@@ -7,6 +7,8 @@ import csv
 import json
 import re
 import shutil
+from decimal import Decimal
+from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,9 +18,9 @@ import pytest
 from servinglab.grading import Limits, SandboxError, check_main, grade_main, grade_one
 from servinglab.grading.build import build, build_solution, make_release
 from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, plain, same
-from servinglab.grading.grade import check_functions
+from servinglab.grading.grade import Report, check_functions
 from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
-from servinglab.grading.notebooks import NotebookError, grade_id, read_notebook, restore
+from servinglab.grading.notebooks import NotebookError, grade_id, notes, read_notebook, restore
 
 QUICK = Limits(cell_s=4, check_s=3, total_s=60)
 
@@ -304,6 +306,22 @@ def test_tricks_are_noted_for_the_teacher(released, official, bwrap):
     ]
 
 
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        (["import servinglab as sl", "def f(B):\n    return sl.theory.pot_rate(B, 1, 1)"], ["2 servinglab.theory"]),
+        (["def f(B):\n    return sl.simulate(B)", "import servinglab as sl"], ["1 servinglab.simulate"]),
+        (["from servinglab import theory as t, reference\nt.mm1"], ["1 servinglab.theory", "1 servinglab.reference"]),
+        (["import os as o\no.fork()", "import numpy as np\nnp.maximum(1, 2)"], ["1 os.fork"]),
+        (["import servinglab as sl\nsl.AffineStep(1, 1)", "theory = 3"], []),
+        (["broken (", "import gc"], ["2 gc"]),
+    ],
+)
+def test_another_name_hides_nothing_from_the_teacher(cells, noted):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    assert [re.sub(r"note: cell (\d+) uses (\S+?),.*", r"\1 \2", note) for note in notes(notebook)] == noted
+
+
 def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released, official, bwrap, tmp_path):
     for name in ("servinglab.py", "numpy.py", "json.py", "random.py", "sitecustomize.py"):
         (tmp_path / name).write_text("raise RuntimeError('shadowed')\n")
@@ -328,6 +346,19 @@ def test_a_loop_a_crash_and_a_broken_helper_cost_what_they_touch(released, offic
     assert "no answer in time" in report.cells[0].message
     assert any("SyntaxError" in problem for problem in report.problems)
     assert any("was left out" in problem and "ended" in problem for problem in report.problems)
+
+
+def test_a_function_that_never_answers_leaves_time_for_the_other_tasks(repo, bwrap):
+    """Six checks ask it; after two without an answer in time the rest aren't tried."""
+    official = read_notebook(repo / "solutions" / "01_one_pot" / "01_one_pot.ipynb")
+    notebook = copy.deepcopy(official)
+    cell(notebook, "serve_static").source = "def serve_static(*arguments):\n    while True:\n        pass"
+    report = grade_one(notebook, source=official, limits=Limits(cell_s=10, check_s=3, total_s=120))
+    said = {one.grade_id: one.message for one in report.cells if one.task == "serve_static"}
+    assert len(said) == 6
+    assert ["no answer in time" in message for message in said.values()] == [True] * 6
+    assert [message.startswith("not run: 2 checks") for message in said.values()] == [False] * 2 + [True] * 4
+    assert report.score == report.max_score - 6
 
 
 def test_a_notebook_that_never_gives_up_is_given_up(released, official):
@@ -537,6 +568,26 @@ def test_check_names_a_file_it_cannot_read(tmp_path, capsys):
     assert "none.ipynb can't be read" in said
 
 
+@pytest.mark.parametrize("option", ["--timeout=-1", "--timeout=0", "--timeout=nan", "--timeout=inf", "--timeout=x"])
+def test_a_time_limit_that_is_none_is_refused(option, capsys):
+    for command in (check_main, grade_main):
+        with pytest.raises(SystemExit) as end:
+            command([option, "somewhere"])
+        assert end.value.code == 2
+        assert "argument --timeout: must be a number > 0" in capsys.readouterr().err
+
+
+def test_a_longer_time_for_a_cell_is_a_longer_time_in_all(released, tmp_path, monkeypatch):
+    import servinglab.grading.cli as cli
+
+    nbformat.write(released, tmp_path / "mini.ipynb")
+    given = []
+    monkeypatch.setattr(cli, "grade_one", lambda path, isolate, limits: given.append(limits) or Report(()))
+    for seconds in ("10", "90"):
+        check_main(["--timeout", seconds, str(tmp_path / "mini.ipynb")])
+    assert [(limits.cell_s, limits.check_s, limits.total_s) for limits in given] == [(10, 10, 300), (90, 90, 900)]
+
+
 def test_check_of_a_notebook_without_checks_does_not_pass(tmp_path, capsys):
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
     assert check_main([str(tmp_path / "empty.ipynb")]) == 1
@@ -731,6 +782,26 @@ def test_a_flat_folder_is_read_and_brings_no_neighbours_along(course, released, 
     assert "notes.txt" not in (out / "feedback" / "ada" / "mini" / "mini.html").read_text()
 
 
+def test_one_grade_for_one_student_whatever_the_names(course, released, tmp_path, bwrap):
+    """Two names that the gradebook can't tell apart are two students; a second file of one student doesn't count."""
+    wrong = answered(released, double="def double(x):\n    return x")
+    hand_in(tmp_path, "Ada L.", wrong)
+    hand_in(tmp_path, "Ada_L.", answered(released))
+    nbformat.write(wrong, tmp_path / "Ada_L..ipynb")
+    lines: list[str] = []
+    found = grade_folder(tmp_path, tmp_path / "out", course, limits=QUICK, tell=lines.append)
+    assert [(one.student, one.score, one.outcome) for one in found] == [
+        ("Ada_L._2", 1, "graded"),
+        ("Ada_L.", 2, "graded"),
+        ("Ada_L.", 0, "not graded"),
+    ]
+    assert "the name 'Ada L.' is entered as Ada_L._2" in lines[0]
+    assert "a second submission of Ada_L. for mini" in lines[2]
+    assert "2 of 2" in (tmp_path / "out" / "feedback" / "Ada_L." / "mini" / "report.txt").read_text()
+    rows = table(tmp_path / "out" / "mini.csv")
+    assert [(row["student"], row["score"]) for row in rows] == [("Ada_L._2", "1"), ("Ada_L.", "2")]
+
+
 def test_an_interruption_keeps_the_results_so_far(course, released, tmp_path, bwrap, monkeypatch, capsys):
     import servinglab.grading.gradebook as gradebook
 
@@ -808,6 +879,10 @@ def test_hidden_messages_hold_no_input_and_no_number():
         (1, 1.0, True),
         (np.float64(0.5), 0.5, True),
         (np.int64(3), 3, True),
+        (Fraction(1, 3), 1 / 3, True),
+        (Decimal("0.25"), 0.25, True),
+        (np.array(["A", "E"]), ["A", "E"], True),
+        ([np.str_("A")], ["A"], True),
         (True, 1, False),
         (1, True, False),
         ("1", 1, False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from fractions import Fraction
@@ -122,6 +123,8 @@ def test_weighted_percentile_refuses() -> None:
         weighted_percentile([1, 2], [1], 0.5)
     with pytest.raises(ValueError, match="weights must be finite numbers >= 0"):
         weighted_percentile([1, 2], [1, -1], 0.5)
+    with pytest.raises(ValueError, match="weights must be numbers; got"):
+        weighted_percentile([1, 2], [1, "a"], 0.5)  # type: ignore[list-item]
 
 
 # Intervals
@@ -388,6 +391,14 @@ def test_the_table_is_aligned_and_says_what_is_missing() -> None:
     assert e2e.split() == ["e2e", "1.750", "3.000", "inf", "inf", "3.000", "2", "2"]
     itl = next(line for line in spreads.splitlines() if line.startswith("itl"))
     assert itl.split()[1:6] == ["–"] * 5
+
+
+def test_a_billion_gaps_have_a_column_of_their_own() -> None:
+    summary = summarize(_measured())
+    many = dataclasses.replace(summary, itl_s=dataclasses.replace(summary.e2e_s, count=1_234_567_890))
+    spreads = str(many).split("\n\n")[1].splitlines()
+    assert len({len(line) for line in spreads}) == 1
+    assert next(line for line in spreads if line.startswith("itl")).split()[-3:] == ["3.000", "1,234,567,890", "2"]
 
 
 def test_html_escapes_and_matches_the_text() -> None:

@@ -335,10 +335,11 @@ def test_a_guess_comes_back_after_a_reload(reader: Reader) -> None:
     recall = page.locator("[data-sl=recall]").first
     answer = json.loads(recall.locator("script").text_content() or "")
     assert "haven't" in (recall.text_content() or "")
-    field.fill("a dozen")
-    field.press("Enter")
-    assert "Type a number" in (page.locator("[data-sl=guess] [role=status]").first.text_content() or "")
-    assert "haven't" in (recall.text_content() or "")
+    for no_number in ("a dozen", "1e999"):
+        field.fill(no_number)
+        field.press("Enter")
+        assert "Type a number" in (page.locator("[data-sl=guess] [role=status]").first.text_content() or "")
+        assert "haven't" in (recall.text_content() or "")
     guess = float(answer["shown"]) - 5
     field.fill(f"{guess:g}")
     field.press("Enter")
@@ -457,6 +458,33 @@ def test_controls_have_names(file_reader: Reader) -> None:
         ]).map((n) => n.outerHTML.slice(0, 120))"""
     )
     assert unnamed == []
+
+
+def test_a_keyboard_reader_sees_where_she_is(file_reader: Reader) -> None:
+    """Tab goes through the chapter, and whatever has the focus shows it."""
+    page = file_reader.open()
+    unseen, stops = [], 0
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        at = page.evaluate(
+            """() => {
+                const node = document.activeElement, style = getComputedStyle(node);
+                const shown = style.outlineStyle !== 'none' || style.boxShadow !== 'none';
+                return [node.tagName, shown, node.outerHTML.slice(0, 100)];
+            }"""
+        )
+        if at[0] == "BODY":
+            break
+        stops += 1
+        unseen += [] if at[1] else [at[2]]
+    assert stops > 100
+    assert unseen == []
+
+
+def test_sliders_are_tall_enough_for_a_finger(file_reader: Reader) -> None:
+    """24 pixels, the least that WCAG 2.2 asks of a target."""
+    heights = file_reader.open().locator("input[type=range]").evaluate_all("all => all.map((n) => n.offsetHeight)")
+    assert len(heights) >= 6 and min(heights) >= 24
 
 
 def test_the_words_follow_the_page_s_language(browser: Browser, book: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_answers_of_chapter_1_by_hand() -> None:
         assert v.answer == ("capacity" if completed < rate_rps and after > before + 20 else "at-least")
 
 
-@pytest.mark.parametrize("reply", ["", "abc", "1,5", "12 s", "1e", "nan", "inf", "--1", "１２", "0x10"])
+@pytest.mark.parametrize("reply", ["", "abc", "1,5", "12 s", "1e", "nan", "inf", "--1", "１２", "0x10", "1e999"])
 def test_a_reply_that_is_no_number_is_refused(reply: str) -> None:
     question = Question("q", (Variant({}, 10.0),))
     with pytest.raises(ValueError, match="reply must be a number"):

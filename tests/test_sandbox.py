@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from servinglab.grading.checks import Unanswered
-from servinglab.grading.sandbox import Died, Limits, Sandbox, SandboxError, isolation_problem
+from servinglab.grading.checks import Unanswered, plain
+from servinglab.grading.sandbox import Died, Limits, Remote, Sandbox, SandboxError, isolation_problem
 from servinglab.grading.wire import Opaque, WireError, decode, encode, pack, read_frame
 
 QUICK = Limits(cell_s=3, check_s=1.5, total_s=60)
@@ -371,6 +371,15 @@ def test_objects_and_their_methods_can_be_used_from_a_check(either):
     either.end_check(calls)
 
 
+def test_a_message_names_the_class_of_an_answer_that_is_no_value(either):
+    either.run("class Ladle: pass\ndef ladle(): return Ladle()\ndef two(): return [Ladle(), 1]")
+    calls = either.open_check(0)
+    for name in ("ladle", "two"):
+        with pytest.raises(Unanswered, match="an object of class Ladle"):
+            plain(calls.name(name)())
+    either.end_check(calls)
+
+
 def test_answers_are_plain_values_whatever_the_submission_sends(either):
     either.run(
         "import numpy as np\n"
@@ -399,7 +408,7 @@ def test_answers_are_plain_values_whatever_the_submission_sends(either):
             answer = calls.name(name)()
         except Unanswered:
             continue
-        assert "Opaque" in repr(answer) or "Remote" in repr(answer)
+        assert isinstance(answer, Remote) or "Opaque" in repr(answer)
     either.end_check(calls)
 
 

@@ -184,6 +184,7 @@ MALFORMED = {
     "NaN time": (azure("nan,374,44"), 2, "TIMESTAMP must be a time"),
     "negative time": (azure("-2023-11-16 18:15:46,374,44"), 2, "TIMESTAMP must be a time"),
     "no such day": (azure("2023-02-30 18:15:46,374,44"), 2, "TIMESTAMP must be a time"),
+    "no such offset": (azure("2023-11-16 18:15:46+24:00,374,44"), 2, "TIMESTAMP must be a time"),
     "no such hour": (azure("2023-11-16 24:00:00,374,44"), 2, "TIMESTAMP must be a time"),
     "ten decimals": (azure("2023-11-16 18:15:46.0123456789,374,44"), 2, "TIMESTAMP must be a time"),
     "back in time": (

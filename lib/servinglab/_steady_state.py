@@ -113,6 +113,11 @@ class Departures:
     """M/D/c, first come first served: who has left by when."""
 
     def __init__(self, rate: float, servers: int, service: float) -> None:
+        if servers > _MOST_STATES:
+            raise ValueError(
+                f"batch_size * pots must be at most {_MOST_STATES}: the numerical method doesn't reach beyond; "
+                f"got {servers}"
+            )
         self.rate, self.servers, self.service = rate, servers, service
         self.line = Line(np.full(servers, rate * service))
         self.mean_wait_s = self.line.mean_above(servers) / rate

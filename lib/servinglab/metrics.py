@@ -106,6 +106,8 @@ def weighted_percentile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float)
     20.0
     """
     numbers, counts = _numbers("values", values), np.asarray(weights)
+    if counts.dtype.kind not in "iubf":
+        raise ValueError(f"weights must be numbers; got {weights!r:.60}")
     fraction = check_number("q", q, gt=0, le=1)
     if counts.shape != numbers.shape:
         raise ValueError(f"weights must be as many as values, {len(numbers)}; got {counts.size}")
@@ -209,7 +211,9 @@ def percentile_interval(
     values : array of n numbers
         In the order they came.
     q : float
-        0 < q < 1. A batch must hold at least 1/(1 − q) values (100 for a P99); ten times that is better.
+        0 < q < 1. A batch must hold at least 1/(1 − q) values (100 for a P99), and in a queue many times that:
+        for M/M/1 at ρ = 0.7 and q = 0.99, intervals of 95 % held the true value in about 84 % of runs with
+        batches of 1,000 values, in 93 % with batches of 10,000. `lag1` doesn't show this.
     batches : int
         At least 2.
     confidence : float
@@ -410,10 +414,11 @@ class Summary:
     def __str__(self) -> str:
         facts, (header, *rows) = self._facts(), self._spreads()
         wide = max(len(name) for name, _ in facts)
+        room = max(10, *(2 + len(cell) for row in rows for cell in row[1:]))
         lines = [f"{name:<{wide}}  {value}" for name, value in facts]
         lines += [
             "",
-            *("".join([f"{row[0]:<8}", *(f"{cell:>10}" for cell in row[1:])]) for row in [header, *rows]),
+            *("".join([f"{row[0]:<8}", *(f"{cell:>{room}}" for cell in row[1:])]) for row in [header, *rows]),
         ]
         return "\n".join(lines)
 

@@ -191,7 +191,10 @@ def parse_number(text: str) -> float:
     """
     if not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE | re.ASCII):
         raise ValueError(f"reply must be a number such as 18.7; got {text!r}")
-    return float(text)
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"reply must be a number that a float can hold; got {text!r}")
+    return number
 
 
 def drawn(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._checks import check_number
+from ._checks import check_array, check_number
 from ._steady_state import BatchStarts, Departures, Line
 
 Floats = npt.NDArray[np.float64]
@@ -606,9 +606,8 @@ def bulk_service(rate_rps: float, service_s: Sequence[float] | Floats) -> BulkLa
     (13.33, 1.029, 1.537)
     """
     rate = check_number("rate_rps", rate_rps, gt=0)
-    service = np.asarray(service_s, dtype=np.float64)
-    rising = service.ndim == 1 and service.size and np.isfinite(service).all() and (np.diff(service) >= 0).all()
-    if not rising or service[0] <= 0:
+    service = check_array("service_s", service_s, gt=0)
+    if not service.size or (np.diff(service) < 0).any():
         raise ValueError(f"service_s must be a rising sequence of finite times > 0 s; got {service_s!r}")
     _check_stable(rate, len(service) / service[-1])
 

@@ -37,7 +37,7 @@ from .workload import MAX_TIME_S, MAX_TOKENS, Workload
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _MOONCAKE_KEYS = ("timestamp", "input_length", "output_length")
 _CLOCK = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))?",
+    r"(\d{4}-\d\d-\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|([+-])([01]\d|2[0-3]):?([0-5]\d))?",
     re.ASCII,
 )
 _WHOLE = re.compile(r"-?\d{1,18}(?:\.0*)?", re.ASCII)

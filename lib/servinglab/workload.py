@@ -122,8 +122,8 @@ class Workload:
         elif self.think_s is not None:
             raise ValueError("think_s belongs to a closed loop: it must be None where clients is 0")
         if self.prefix_hashes is not None:
-            if len(self.prefix_hashes) != n:
-                got = len(self.prefix_hashes)
+            got = len(self.prefix_hashes) if _is_sequence(self.prefix_hashes) else repr(self.prefix_hashes)
+            if got != n:
                 raise ValueError(f"prefix_hashes must hold {n} arrays, one for each request; got {got}")
             blocks = (
                 check_array(f"prefix_hashes[{k}]", row, ge=-(2**53), le=2**53, integer=True)
@@ -181,7 +181,7 @@ class Workload:
             output_tokens=spread("output_tokens", output_tokens),
             priority=spread("priority", priority),
             service_scale=spread("service_scale", service_scale),
-            prefix_hashes=None if prefix_hashes is None else tuple(prefix_hashes),
+            prefix_hashes=prefix_hashes,  # type: ignore[arg-type]  # made a tuple of arrays in there
             name=name,
         )
 
@@ -371,6 +371,7 @@ def deterministic(
     array([0.25, 0.5 , 0.75])
     """
     rate_rps, n = _check_rate(rate_rps), _check_n(n)
+    seed = None if seed is None else _check_seed(seed)
     arrival_s = np.arange(1, n + 1) / rate_rps
     name = f"deterministic(rate_rps={rate_rps:g}, n={n})"
     return _open(arrival_s, seed, prompt_tokens, output_tokens, service_scale, priority, name)
@@ -611,7 +612,7 @@ def closed_loop(
     >>> work.is_closed, len(work.think_s)
     (True, 100)
     """
-    clients, n = check_number("clients", clients, ge=1, integer=True), _check_n(n)
+    clients, n, seed = check_number("clients", clients, ge=1, integer=True), _check_n(n), _check_seed(seed)
     return Workload(
         arrival_s=np.full(n, np.nan),
         clients=clients,
@@ -644,8 +645,12 @@ def _check_n(n: int) -> int:
     return int(check_number("n", n, ge=1, le=MAX_REQUESTS, integer=True))
 
 
+def _check_seed(seed: int) -> int:
+    return int(check_number("seed", seed, ge=0, integer=True))
+
+
 def _stream(seed: int, stream: int) -> np.random.Generator:
-    seed = check_number("seed", seed, ge=0, integer=True)
+    seed = _check_seed(seed)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
 
 

@@ -46,7 +46,8 @@ function show(value, digits = 3) {
 
 /** A number typed by a reader, or null: the rule of servinglab.quiz.parse_number. */
 function parseNumber(text) {
-  return /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(text) ? Number(text) : null;
+  const plain = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(text);
+  return plain && Number.isFinite(Number(text)) ? Number(text) : null;
 }
 
 function readData(root) {

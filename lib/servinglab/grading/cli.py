@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from servinglab._checks import check_number
 from servinglab.grading import notebooks
 from servinglab.grading.grade import grade_one
 from servinglab.grading.sandbox import Limits, SandboxError, isolation_problem
@@ -20,13 +21,13 @@ def check_main(args: Sequence[str] | None = None) -> int:
         epilog="Exit status: 0 every check in the notebook passes; 1 one doesn't; 2 the file can't be checked.",
     )
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="an exercise, or its folder")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one cell (default: 30)")
+    parser.add_argument("--timeout", type=_positive, default=30.0, metavar="SECONDS", help="for one cell (default: 30)")
     options = parser.parse_args(args)
     status = 0
     for path in [one for given in options.notebooks for one in _notebooks_in(given)]:
         # the learner's own code on the learner's own machine: isolate it where that is possible, run it anyway
         isolate = not isolation_problem()
-        limits = Limits(cell_s=options.timeout, check_s=options.timeout)
+        limits = _limits(options.timeout)
         try:
             report = grade_one(path, isolate=isolate, limits=limits)
         except (notebooks.NotebookError, SandboxError) as error:
@@ -41,6 +42,18 @@ def check_main(args: Sequence[str] | None = None) -> int:
             print(f"{report.hidden_left} hidden checks remain: they run when the notebook is graded")
         status = max(status, 0 if report.passed else 1)
     return status
+
+
+def _positive(text: str) -> float:
+    try:
+        return float(check_number(text, float(text), gt=0))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number > 0; got {text!r}") from None
+
+
+def _limits(cell_s: float, **more: int) -> Limits:
+    """The notebook's time in all is that of ten cells, and no less than by default."""
+    return Limits(cell_s=cell_s, check_s=cell_s, total_s=max(Limits.total_s, 10 * cell_s), **more)
 
 
 def _notebooks_in(path: Path) -> list[Path]:
@@ -58,8 +71,8 @@ def grade_main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("grades"), help="where results go (default: grades/)")
     parser.add_argument("--course", type=Path, default=Path(), help="the course's folder (default: this one)")
     parser.add_argument("--assignment", default="", metavar="NAME", help="grade this one only")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for one cell (default: 30)")
-    parser.add_argument("--memory", type=float, default=4.0, metavar="GIB", help="for one submission (default: 4)")
+    parser.add_argument("--timeout", type=_positive, default=30.0, metavar="SECONDS", help="for one cell (default: 30)")
+    parser.add_argument("--memory", type=_positive, default=4.0, metavar="GIB", help="for one submission (default: 4)")
     parser.add_argument(
         "--unsafe", action="store_true", help="run submissions without bubblewrap, with all your rights on this machine"
     )
@@ -74,7 +87,7 @@ def grade_main(args: Sequence[str] | None = None) -> int:
     from servinglab.grading.build import NbgraderError
     from servinglab.grading.gradebook import SetupError, grade_folder
 
-    limits = Limits(cell_s=options.timeout, check_s=options.timeout, memory_bytes=int(options.memory * 2**30))
+    limits = _limits(options.timeout, memory_bytes=int(options.memory * 2**30))
     try:
         results = grade_folder(
             options.submissions,

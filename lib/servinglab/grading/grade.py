@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from servinglab.grading.checks import UNFILLED, CheckFailed, Unanswered, hidden
 from servinglab.grading.sandbox import Calls, Died, Limits, Sandbox, SandboxError
 
 MAX_RESTARTS = 3
+MAX_LATE = 2
 MAX_OUTPUT_CHARS = 10 * 2**20
 
 
@@ -241,13 +243,17 @@ def _report(cell: NotebookNode, message: str, outcome: str = "") -> CellReport:
     held = any(secret for secret, _ in notebooks.parts(cell.source))
     return CellReport(
         grade_id=notebooks.grade_id(cell),
-        task=own.get("task", notebooks.grade_id(cell)),
+        task=_task(cell),
         points=points if outcome == "passed" else 0.0,
         max_points=points,
         outcome=outcome,
         message=message,
         hidden_left=0 if held else int(own.get("hidden", 0)),
     )
+
+
+def _task(cell: NotebookNode) -> str:
+    return str(cell.metadata.get("servinglab", {}).get("task", notebooks.grade_id(cell)))
 
 
 class _Ended(Exception):
@@ -264,10 +270,11 @@ def run_notebook(
     """Run a notebook; start again without a cell that took the process down."""
     until = time.monotonic() + limits.total_s
     skipped: dict[int, str] = {}
+    late: Counter[str] = Counter()
     while True:
         left = dataclasses.replace(limits, total_s=until - time.monotonic())
         try:
-            reports, problems = _attempt(notebook, folder, isolate, left, edited, skipped)
+            reports, problems = _attempt(notebook, folder, isolate, left, edited, skipped, late)
             break
         except _Ended as end:
             skipped[end.index] = end.cause
@@ -297,13 +304,24 @@ def _attempt(
     limits: Limits,
     edited: list[str],
     skipped: Mapping[int, str],
+    late: Counter[str],
 ) -> tuple[dict[int, CellReport], list[str]]:
+    """Run every cell and check once. `late` counts, task by task, checks that got no answer in time."""
     reports: dict[int, CellReport] = {}
     problems: list[str] = []
     later: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
     checks = sum(map(notebooks.is_check, notebook.cells))
     outputs = _Outputs()
     with Sandbox(folder, isolate=isolate, limits=limits, checks=checks) as box:
+
+        def run_parts(index: int, sources: list[str], calls: Calls, space: dict[str, Any], secret: bool) -> str:
+            """The first failure's message. A task that is late again and again isn't asked: others need the time."""
+            task = _task(notebook.cells[index])
+            if late[task] >= MAX_LATE:
+                return f"not run: {MAX_LATE} checks of this task got no answer in time"
+            message = next((said for part in sources if (said := run_part(part, calls.name, space, secret))), "")
+            late[task] += calls.late
+            return message
 
         def still_there(index: int) -> None:
             if not box.alive:
@@ -335,19 +353,18 @@ def _attempt(
                     calls = box.open_check(len(reports))
                 except Died as death:
                     raise _Ended(index, str(death)) from None
-                message = next((said for part in visible if (said := run_part(part, calls.name, space, False))), "")
+                message = run_parts(index, visible, calls, space, False)
                 if secret and not message and calls.forked:
                     later.append((index, calls, space, secret))
                     reports[index] = _report(cell, "")
                     continue
-                if not message:
-                    message = next((said for part in secret if (said := run_part(part, calls.name, space, True))), "")
+                message = message or run_parts(index, secret, calls, space, True)
                 box.end_check(calls)
                 still_there(index)
                 reports[index] = _report(cell, message)
         for index, calls, space, secret in later:
             calls.restart_clock()
-            message = next((said for part in secret if (said := run_part(part, calls.name, space, True))), "")
+            message = run_parts(index, secret, calls, space, True)
             box.end_check(calls)
             still_there(index)
             reports[index] = _report(notebook.cells[index], message)

@@ -237,14 +237,15 @@ def grade_folder(
         generate(out, name, source=root / "solutions", release=out / "release", database=True)
     results: list[Graded] = []
     taken: set[tuple[str, str]] = set()
+    ids = student_ids([one.student for one in found])
     for one in found:
-        key = (student_id(one.student), one.assignment)
+        key = (ids[one.student], one.assignment)
         if key in taken:
             twice = f"a second submission of {key[0]} for {key[1] or 'no assignment'}"
             one = Submission(one.student, "", None, None, (*one.problems, twice))
         taken.add(key)
         official = officials.get(one.assignment)
-        graded = _grade(one, official, out, root, isolate, limits)
+        graded = _grade(one, key[0], official, out, root, isolate, limits)
         results.append(graded)
         _write_csv(out, results, officials)
         tell(line(graded))
@@ -269,10 +270,33 @@ def student_id(name: str) -> str:
     return re.sub(r"[^\w.@-]", "_", name).lstrip("._-@") or "nameless"
 
 
+def student_ids(names: Sequence[str]) -> dict[str, str]:
+    """An id of their own for all: two names that nbgrader can't tell apart must not share a grade.
+
+    Examples
+    --------
+    >>> student_ids(["Ada L.", "Ada_L.", "bob"])
+    {'Ada_L.': 'Ada_L.', 'bob': 'bob', 'Ada L.': 'Ada_L._2'}
+    """
+    ids = {name: name for name in names if student_id(name) == name}
+    for name in names:
+        if name not in ids:
+            wanted = student_id(name)
+            wishes = [wanted, *(f"{wanted}_{k}" for k in range(2, 2 + len(names)))]
+            ids[name] = next(wish for wish in wishes if wish not in ids.values())
+    return ids
+
+
 def _grade(
-    one: Submission, official: NotebookNode | None, out: Path, root: Path, isolate: bool, limits: Limits | None
+    one: Submission,
+    student: str,
+    official: NotebookNode | None,
+    out: Path,
+    root: Path,
+    isolate: bool,
+    limits: Limits | None,
 ) -> Graded:
-    student, name = student_id(one.student), one.assignment
+    name = one.assignment
     problems = [tidy(problem) for problem in one.problems]
     if student != one.student:
         problems.append(f"the name {one.student!r} is entered as {student}")

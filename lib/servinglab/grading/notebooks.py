@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import copy
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +179,15 @@ def notes(notebook: NotebookNode) -> list[str]:
     >>> notes(nbformat.v4.new_notebook(cells=[cell]))
     ['note: cell 1 uses servinglab.theory, which holds finished versions of many tasks']
     """
-    found = []
+    trees: dict[int, ast.AST] = {}
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type != "code" or is_locked(cell):
-            continue
-        try:
-            used = _modules_and_attributes(ast.parse(cell.source))
-        except (SyntaxError, ValueError, RecursionError):
-            continue  # it says so itself when it runs
+        if cell.cell_type == "code" and not is_locked(cell):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # it says so itself when it runs
+                trees[number] = ast.parse(cell.source)
+    imported = dict(pair for tree in trees.values() for pair in _imports(tree))  # one cell's imports serve the others
+    found = []
+    for number, tree in trees.items():
+        used = {full for _, full in _imports(tree)} | _attributes(tree, imported)
         for name in _ANSWERS:
             if any(one == name or one.startswith(f"{name}.") for one in used):
                 found.append(f"note: cell {number} uses {name}, which holds finished versions of many tasks")
@@ -194,16 +197,28 @@ def notes(notebook: NotebookNode) -> list[str]:
     return found
 
 
-def _modules_and_attributes(tree: ast.AST) -> set[str]:
-    used = set[str]()
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each imported name, as the cell calls it and in full."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                used |= {alias.name for alias in names}
+                for alias in names:
+                    yield alias.asname or alias.name, alias.name
             case ast.ImportFrom(module=str(module), names=names):
-                used |= {f"{module}.{alias.name}" for alias in names}
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                used.add(f"{name}.{attribute}")
+                for alias in names:
+                    yield alias.asname or alias.name, f"{module}.{alias.name}"
+
+
+def _attributes(tree: ast.AST, imported: Mapping[str, str]) -> set[str]:
+    """Dotted names such as `sl.theory.pot_rate`, their first part in full."""
+    used = set[str]()
+    for node in ast.walk(tree):
+        parts, value = list[str](), node
+        while isinstance(value, ast.Attribute):
+            parts.insert(0, value.attr)
+            value = value.value
+        if parts and isinstance(value, ast.Name):
+            used.add(".".join([imported.get(value.id, value.id), *parts]))
     return used
 
 

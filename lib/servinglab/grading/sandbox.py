@@ -362,6 +362,7 @@ class Calls:
 
     def __init__(self, ask: Callable[[dict[str, Any], float], Any], seconds: float, number: int, forked: bool) -> None:
         self._ask, self.seconds, self.number, self.forked = ask, seconds, number, forked
+        self.late = False  # whether some answer didn't come in time
         self._until = time.monotonic() + seconds
 
     def restart_clock(self) -> None:
@@ -375,7 +376,11 @@ class Calls:
         return reply
 
     def request(self, request: dict[str, Any]) -> Any:
-        reply = self._ask(request, self._until - time.monotonic())
+        try:
+            reply = self._ask(request, self._until - time.monotonic())
+        except Late:
+            self.late = True
+            raise
         match reply:
             case {"missing": True}:
                 return _MISSING
@@ -386,7 +391,8 @@ class Calls:
                     plain = decode(value)
                 except (WireError, RecursionError):
                     raise Unanswered("an answer that is not plain data", "an answer that is not plain data") from None
-                return Remote(self, plain) if isinstance(plain, Opaque) else plain
+                # the stand-in's class has the name of what it stands for: messages show it
+                return type(plain.kind, (Remote,), {})(self, plain) if isinstance(plain, Opaque) else plain
         raise _dead()
 
 
@@ -409,8 +415,12 @@ class Remote:
 _MISSING = object()
 
 
-def _late() -> Unanswered:
-    return Unanswered("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
+class Late(Unanswered):
+    """No answer within the check's time."""
+
+
+def _late() -> Late:
+    return Late("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
 
 
 def _dead() -> Unanswered:

@@ -13,6 +13,8 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 MAX_FRAME_BYTES = 16 * 2**20
@@ -35,7 +37,8 @@ class Opaque:
 def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int = 0) -> Any:
     """Turn a plain value into JSON; anything else into a reference made by `keep`.
 
-    Numpy scalars become Python numbers; numeric arrays keep their type.
+    Numpy scalars, fractions and decimals become Python numbers; numeric arrays keep their type, arrays of text become
+    lists.
 
     Examples
     --------
@@ -49,6 +52,10 @@ def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int 
         return {"v": value}
     if kind is int and abs(value) < 10**300:
         return {"v": value}
+    if kind is Opaque:
+        return {"o": value.kind[:100], "ref": value.ref}
+    if kind in (Fraction, Decimal):  # exact arithmetic is a good way to a right answer
+        return {"v": float(value)}
     if depth < MAX_DEPTH:
         if kind in (list, tuple, set, frozenset):
             tag = "l" if kind is list else "t" if kind is tuple else "s"
@@ -62,6 +69,8 @@ def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int 
 
             if isinstance(value, (np.bool_, np.integer, np.floating)):
                 return {"v": value.item()}
+            if kind is np.str_ or (kind is np.ndarray and value.dtype.kind == "U"):
+                return encode(value.tolist(), keep, depth + 1)
             if kind is np.ndarray and value.dtype.kind in "biuf":
                 return {"a": value.tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
     return {"o": kind.__name__[:100], "ref": keep(value)}
