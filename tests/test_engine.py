@@ -272,7 +272,9 @@ def test_reserving_the_whole_answer_waits_where_admitting_at_once_preempts():
 
 def test_without_limits_tokens_are_counted_as_seats_are():
     """A budget that nobody reaches changes nothing."""
-    work = sl.poisson(9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=sl.lengths.Geometric(9))
+    work = sl.poisson(
+        9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=sl.lengths.Geometric(9)
+    )
     step = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, 1e-8)
     counted = sl.simulate(work, sl.ContinuousBatching(8, 10**7), step)
     plain = sl.reference(work, sl.ContinuousBatching(8), step)
@@ -353,6 +355,12 @@ def test_a_small_log_changes_nothing(monkeypatch):
     (lambda: served(sl.ContinuousBatching(4, 8), [0], 1), r"prompt_tokens must be at least 1 .*; got 0 at request 0"),
     (lambda: served(sl.StaticBatching(1), [0], 1, kv=sl.Blocks(9)), r"kv goes with ContinuousBatching"),
     (lambda: served(sl.ContinuousBatching(1), [0], 1, kv=sl.Blocks(9), pots=2), r"pots must be 1 where tokens"),
+    (lambda: sl.simulate(sl.poisson(1, 2, 3), "static", sl.AffineStep(1, 0)), r"scheduler must have .*; got 'static'"),
+    (lambda: sl.simulate(sl.poisson(1, 2, 3), sl.ContinuousBatching(1), 0.4), r"step_time must be callable.*; got 0.4"),
+    (lambda: sl.simulate(sl.poisson(1, 2, 3), sl.ContinuousBatching(1), sl.AffineStep(1, 0), progress=1),
+     r"progress must be callable; got 1"),
+    (lambda: sl.StaticBatching(2, padded="no"), r"padded must be True or False; got 'no'"),
+    (lambda: sl.ContinuousBatching(2, chunked_prefill=None), r"chunked_prefill must be True or False; got None"),
     (lambda: sl.Blocks(0), r"usable_blocks must be a whole number >= 1; got 0"),
     (lambda: served(sl.ContinuousBatching(1), [0], 1, pots=0), r"pots must be a whole number >= 1; got 0"),
     (lambda: sl.simulate(sl.Workload.from_arrivals([0], service_scale=2), sl.ContinuousBatching(1),

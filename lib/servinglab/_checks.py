@@ -167,3 +167,18 @@ def check_array(
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` if it is True or False.
+
+    Examples
+    --------
+    >>> check_flag("padded", "no")
+    Traceback (most recent call last):
+    ...
+    ValueError: padded must be True or False; got 'no'
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+    return bool(value)

@@ -308,7 +308,7 @@ class PagedScheduler:
             budget = self._run(chunks, preempted, self.budget, prompts=True)
             if not preempted:
                 self._admit(chunks, budget)
-            if not chunks and not preempted:
+            if not chunks:  # also where a prompt only lost its blocks, lest it come and go for ever
                 self._run(chunks, preempted, self.budget)
         else:
             budget = self._run(chunks, preempted, self.budget)

@@ -48,7 +48,7 @@ def reference(
     >>> served.finish_s.tolist()
     [0.1, 0.3, 0.2]
     """
-    check_workload(workload)
+    check_run(workload, scheduler, step_time)
     pots = check_pots(pots)
     if counts_tokens(scheduler, pots, kv):
         return serve_tokens(workload, scheduler, step_time, kv, describe(workload, scheduler, step_time, pots, kv))
@@ -57,7 +57,7 @@ def reference(
     scale = workload.service_scale.tolist()
     arrivals = Arrivals(workload)
     line: deque[int] = deque()
-    kitchen: list[_Pot] = [] if pots is None else [_Pot(number) for number in range(pots)]
+    kitchen: list[_Pot] = [] if pots is None else [_Pot(number) for number in range(min(pots, n))]
 
     arrival, scheduled = [NEVER] * n, [NEVER] * n
     first_token, finish = [NEVER] * n, [NEVER] * n
@@ -193,14 +193,17 @@ def reference(
     )
 
 
-def check_workload(workload: Workload) -> Workload:
-    """Return the workload if it is one."""
+def check_run(workload: Workload, scheduler: Scheduler, step_time: StepTime) -> None:
+    """Refuse what isn't a workload, a scheduler or a step time."""
     if not isinstance(workload, Workload):
         raise ValueError(
             "workload must be a Workload (Workload.from_arrivals makes one of arrival times); "
             f"got {type(workload).__name__}"
         )
-    return workload
+    if not callable(getattr(scheduler, "admit", None)):
+        raise ValueError(f"scheduler must have a method admit, as ContinuousBatching(32) does; got {scheduler!r}")
+    if not callable(step_time):
+        raise ValueError(f"step_time must be callable, as AffineStep(0.4, 0.02) is; got {step_time!r}")
 
 
 def check_pots(pots: int | None) -> int | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
-from ._checks import check_choice, check_number
+from ._checks import check_choice, check_flag, check_number
 
 
 class Scheduler(Protocol):
@@ -68,6 +68,7 @@ class StaticBatching:
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True))
         check_choice("last", self.last, ("full_price", "partial", "never"))
+        _check_flags(self, "streaming", "padded")
         if self.last == "full_price" and not self.padded:
             raise ValueError('last="full_price" charges empty seats, so padded must be True; got False')
 
@@ -114,6 +115,7 @@ class DynamicBatching:
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", check_number("batch_size", self.batch_size, ge=1, integer=True))
         object.__setattr__(self, "window_s", check_number("window_s", self.window_s, ge=0, le=1e9))
+        _check_flags(self, "streaming", "padded")
 
     @property
     def window_ns(self) -> int:
@@ -211,6 +213,10 @@ class ContinuousBatching:
         whole("long_prefill_token_threshold", ge=0, **({"le": self.max_model_len} if self.max_model_len else {}))
         check_choice("policy", self.policy, ("fcfs", "priority"))
         whole("max_num_active_seqs", ge=1, le=self.max_num_seqs)
+        _check_flags(
+            self, "chunked_prefill", "adaptive_threshold", "full_prompt_gate", "reserve_whole_answer", "prefill_first",
+            "prefix_caching", "async_scheduling",
+        )  # fmt: skip
         if self.prefill_first and self.async_scheduling:
             raise ValueError("prefill_first doesn't go with async_scheduling; got True for both")
         if self.reserve_whole_answer and self.prefix_caching:
@@ -230,3 +236,8 @@ class ContinuousBatching:
     def admit(self, waiting: int, running: int, oldest_ns: int, now_ns: int, more_to_come: bool) -> int:
         """As many as there are free seats."""
         return min(waiting, self.max_num_seqs - running)
+
+
+def _check_flags(scheduler: object, *names: str) -> None:
+    for name in names:
+        object.__setattr__(scheduler, name, check_flag(name, getattr(scheduler, name)))

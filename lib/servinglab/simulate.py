@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .paged import PagedScheduler
-from .reference import check_pots, check_workload, counts_tokens, describe, reference
+from .reference import check_pots, check_run, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
@@ -84,7 +84,9 @@ def simulate(
     >>> bool(served.finished.all())
     True
     """
-    check_workload(workload)
+    check_run(workload, scheduler, step_time)
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress must be callable; got {progress!r}")
     pots = check_pots(pots)
     tokens = counts_tokens(scheduler, pots, kv)
     slow = _why_slow(scheduler, step_time, tokens)
