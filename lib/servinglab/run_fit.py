@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,8 @@ _TRUST = (1.0, 0.2, 1.0, 0.5, 0.2)
 _LOOSE = (2.0,) * 5  # and from a start read off the timestamps
 _LENGTHS_OFF = 1 / 30  # how far later requests' mean lengths may be from the seen ones'
 _CONFOUNDED = 0.9
-_NUDGE = 0.05  # relative change of a coefficient for a derivative; smaller ones drown in whole steps
+_NUDGE = 0.1  # relative change of a coefficient for a derivative; smaller ones drown in whole steps
+_SET_RIGHT = 4  # futures in which the fast stand-in is compared with the engine itself
 _BLOCK = 10  # requests that came one after another and whose errors are taken as one
 
 
@@ -142,8 +144,8 @@ def carry(coefficients: Mapping[str, float], source: str | Accelerator, target: 
     Examples
     --------
     >>> carried = carry(roofline_start("llama-3.1-8b", "rtx-4090"), "rtx-4090", "rtx-pro-6000")
-    >>> carried == {**roofline_start("llama-3.1-8b", "rtx-pro-6000")} or round(1e3 * carried["weights_s"], 2)
-    9.86
+    >>> round(1e3 * carried["weights_s"], 2)
+    9.85
     """
     here, there = accelerator(source), accelerator(target)
     memory = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
@@ -158,8 +160,8 @@ def fit_run(
     requests: int = 100,
     start: Mapping[str, float] | None = None,
     lengths: str = "seen",
-    futures: int = 4,
-    rounds: int = 3,
+    futures: int = 12,
+    rounds: int = 2,
     refits: int = 0,
     seed: int = 0,
 ) -> RunFit:
@@ -274,7 +276,7 @@ class _Problem:
         real = {name: getattr(seen.result, name) for name in _SPREAD}
         self._known = {name: np.flatnonzero(values > 0) for name, values in real.items()}
         self._real = {name: values[self._known[name]] for name, values in real.items()}
-        self._offset = [np.zeros(sum(map(len, self._known.values())))] * len(works)
+        self._offset = np.zeros(sum(map(len, self._known.values())))
         self._runs = [0, 0]
 
     @property
@@ -284,8 +286,10 @@ class _Problem:
     def set_right(self, x: Floats) -> None:
         """Note what the engine with the run's own settings adds at `x`."""
         if not self._exact:
-            self._offset = [self._run(x, k, self._seen.scheduler) - self._fast(x, k) for k in range(len(self._works))]
-            self._runs[0] += len(self._works)
+            some = range(min(_SET_RIGHT, len(self._works)))
+            added = [self._run(x, k, self._seen.scheduler) - self._fast(x, k) for k in some]
+            self._offset = np.mean(added, 0)
+            self._runs[0] += len(some)
 
     def solve(self, x: Floats) -> Floats:
         return self._least(lambda x: np.mean(self._residuals(x), 0), x, 25)
@@ -295,7 +299,7 @@ class _Problem:
         blocks = np.concatenate([known // _BLOCK for known in self._known.values()])
         count = int(blocks.max()) + 1
         weight = np.sqrt(np.bincount(rng.integers(0, count, count), minlength=count)[blocks])
-        return self._least(lambda x: weight * (self._fast(x, k) + self._offset[k]), x, 8)
+        return self._least(lambda x: weight * (self._fast(x, k) + self._offset), x, 8)
 
     def report(self, x: Floats, refits: list[Floats]) -> RunFit:
         n = len(COEFFICIENTS)
@@ -347,7 +351,7 @@ class _Problem:
 
     def _residuals(self, x: Floats) -> list[Floats]:
         """One array a future."""
-        return [self._fast(x, k) + self._offset[k] for k in range(len(self._works))]
+        return [self._fast(x, k) + self._offset for k in range(len(self._works))]
 
     def _slopes(self, of: Callable[[Floats], Floats], x: Floats) -> Floats:
         columns = []
@@ -370,7 +374,10 @@ class _Problem:
         work, n = self._works[k], len(self._seen)
         if len(x) > len(COEFFICIENTS):
             prompt, output = x[len(COEFFICIENTS) :]
-            columns = {"prompt_tokens": work.prompt_tokens.copy(), "output_tokens": work.output_tokens.copy()}
+            columns: dict[str, Any] = {
+                "prompt_tokens": work.prompt_tokens.copy(),
+                "output_tokens": work.output_tokens.copy(),
+            }
             for column, factor in zip(columns.values(), (prompt, output), strict=True):
                 column[n:] = np.maximum(1, np.rint(factor * column[n:]))
             work = Workload.from_arrivals(work.arrival_s, **columns, priority=work.priority)
@@ -389,7 +396,7 @@ def _with_future(seen: MeasuredRun, rng: np.random.Generator) -> Workload:
     lasts_s = seen.result.duration_s - work.arrival_s[-1]
     more = 2 * n if gaps.mean() <= 0 else int(min(2 * n, lasts_s / gaps.mean()))
     like = rng.integers(0, n, more)
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(work, name), getattr(work, name)[like]])
         for name in ("prompt_tokens", "output_tokens", "priority")
     }
