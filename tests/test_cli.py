@@ -1131,3 +1131,16 @@ def test_defaults_keep_the_machine_stable_at_the_hours_load():
     most_rps = 1 / (prompt * s["per_prefill_token_s"] + output * per_token)
     assert most_rps > 2 * 5.53
     assert math.isfinite(most_rps)
+
+
+def test_validate_prints_the_error_budget(run, data_dir, tmp_path):
+    status, out, _ = run("validate", "--part", "traces", "--json", str(tmp_path / "rows.json"))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert status == 0 and "within it" in out
+    assert rows and all(row["error"] == 0 for row in rows if row["error"] is not None)
+
+
+def test_validate_names_what_is_absent(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SERVINGLAB_DATA", str(tmp_path))
+    status, out, _ = run("validate", "--part", "runs", "--part", "closed-loop")
+    assert status == 0 and "0 of 0 figures" in out and out.count("absent") >= 2

@@ -1,4 +1,4 @@
-"""The command line: `servinglab simulate`, `compare`, `memory`, `data`, `check` and `grade`.
+"""The command line: `servinglab simulate`, `validate`, `compare`, `memory`, `data`, `check` and `grade`.
 
 It reads options, calls the library and prints; what it prints, the library can compute. A mistake in the input is one
 line on stderr and exit status 2; Ctrl-C is 130, with what was done written first.
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__, _memory_command, lengths
+from . import __version__, _memory_command, lengths, validation
 from ._checks import check_choice, check_number
 from ._engine_options import (
     MAX_NUM_SEQS,
@@ -141,6 +141,16 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_simulate(commands)
     _add_compare(commands)
+    validate = commands.add_parser(
+        "validate",
+        help="how far the simulator is from real engines",
+        description="Replay real schedulers' decisions, fit real runs to their first requests and simulate them whole, "
+        "predict published points from others, and print how far off each figure is. The data is what SERVINGLAB_DATA "
+        "holds; what isn't there is named. Takes some minutes.",
+        allow_abbrev=False,
+    )
+    validation.add_arguments(validate)
+    validate.set_defaults(run=validation.validate_main)
     _memory_command.add_parser(commands)
     data = commands.add_parser(
         "data",
