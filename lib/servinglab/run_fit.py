@@ -20,7 +20,7 @@ the engine queued a request. A mixture of experts reads more weights the more to
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -47,12 +47,16 @@ COEFFICIENTS = ("overhead_s", "weights_s", "per_request_s", "per_token_s", "per_
 _SPREAD = {"ttft_s": 0.05, "tpot_s": 0.015, "e2e_s": 0.015}
 # How far, relative, a coefficient may be from a roofline's start: bandwidths are known, the others less.
 _TRUST = (1.0, 0.2, 1.0, 0.5, 0.2)
+_FLOOR = (0.0, 0.85, 0.0, 0.6, 0.85)  # of a roofline's start: no device beats its printed bandwidth and FLOP/s
+_NO_FLOOR = (0.0,) * 5
 _LOOSE = (2.0,) * 5  # and from a start read off the timestamps
 _LENGTHS_OFF = 1 / 30  # how far later requests' mean lengths may be from the seen ones'
 _CONFOUNDED = 0.9
-_NUDGE = 0.1  # relative change of a coefficient for a derivative; smaller ones drown in whole steps
+_CLOSE = (0.3, 0.3, 0.2, 0.2, 0.1, 0.1, 0.05)  # relative widths of the search, one after another
+_CLOSER = (0.1, 0.1, 0.05)
+_LEAST = 0.2  # of its start: a coefficient near 0 is searched as if it were as large as this
 _SET_RIGHT = 4  # futures in which the fast stand-in is compared with the engine itself
-_BLOCK = 10  # requests that came one after another and whose errors are taken as one
+_BLOCK = 10  # requests that run together share their steps and their errors: so many count as one
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +148,8 @@ def carry(coefficients: Mapping[str, float], source: str | Accelerator, target: 
     Examples
     --------
     >>> carried = carry(roofline_start("llama-3.1-8b", "rtx-4090"), "rtx-4090", "rtx-pro-6000")
-    >>> round(1e3 * carried["weights_s"], 2)
-    9.85
+    >>> round(1e3 * carried["weights_s"], 2), carried["overhead_s"]
+    (9.85, 0.002)
     """
     here, there = accelerator(source), accelerator(target)
     memory = here.bandwidth_bytes_per_s / there.bandwidth_bytes_per_s
@@ -174,8 +178,9 @@ def fit_run(
     requests : int
         How many requests, by arrival, the fit may see; at least 20.
     start : mapping of str to float, optional
-        Where to begin, and where to stay in what the data can't tell: `roofline_start`. Left out: a rough reading of
-        the timestamps, to which nothing is held.
+        Where to begin, and where to stay in what the data can't tell: `roofline_start`. Its efficiencies are taken for
+        granted: no coefficient comes out below what all of the bandwidth and FLOP/s would give. Left out: a rough
+        reading of the timestamps, to which little is held.
     lengths : {"seen", "all"}
         ``"seen"``: nothing of later requests is known. ``"all"``: their arrivals and lengths are, as when a recorded
         workload is served again, though not their times; no futures are drawn.
@@ -200,7 +205,8 @@ def fit_run(
     Notes
     -----
     Residuals are logarithms of simulated over measured TTFT, TPOT and E2E of every seen request, in units of 5, 1.5
-    and 1.5 %, under a soft L1 loss (`scipy.optimize.least_squares`), with coefficients ≥ 0.
+    and 1.5 %, under a soft L1 loss, with coefficients ≥ 0. Ten requests count as one against the start and against
+    the seen requests' mean lengths, for requests that run together share their steps.
 
     Settings that the fast engine lacks are replaced in a stand-in (asynchronous scheduling and prefix caching are
     off), and each round adds to its residuals what the engine with the run's own settings adds at the best
@@ -224,11 +230,11 @@ def fit_run(
     else:
         works = [_with_future(seen, np.random.default_rng([seed, k])) for k in range(futures)]
     begin = rough_start(seen) if start is None else dict(start)
-    problem = _Problem(seen, works, begin, _LOOSE if start is None else _TRUST)
+    problem = _Problem(seen, works, begin, *((_LOOSE, _NO_FLOOR) if start is None else (_TRUST, _FLOOR)))
     x = np.ones(problem.size)
-    for _ in range(rounds):
+    for first in [True] + [False] * (rounds - 1):
         problem.set_right(x)
-        x = problem.solve(x)
+        x = problem.solve(x, _CLOSE if first else _CLOSER)
     problem.set_right(x)
     rng = np.random.default_rng([seed, len(works)])
     return problem.report(x, [problem.refit(x, k % len(works), rng) for k in range(refits)])
@@ -264,12 +270,18 @@ class _Problem:
     """Residuals under `x`: the coefficients in units of the start, then the future's two factors on lengths."""
 
     def __init__(
-        self, seen: MeasuredRun, works: list[Workload], start: Mapping[str, float], trust: tuple[float, ...]
+        self,
+        seen: MeasuredRun,
+        works: list[Workload],
+        start: Mapping[str, float],
+        trust: tuple[float, ...],
+        floor: tuple[float, ...],
     ) -> None:
         self._seen, self._works = seen, works
         self._unit = np.array([max(start[name], 1e-12) for name in COEFFICIENTS])
         futures = len(works) > 1
         self._spread = np.array([*trust, *([_LENGTHS_OFF] * 2 if futures else [])])
+        self._floor = np.array([*floor, *([0.0] * (len(self._spread) - len(floor)))])
         rules = seen.scheduler
         self._stand_in = replace(rules, async_scheduling=False, prefix_caching=False, long_prefill_token_threshold=0)
         self._exact = self._stand_in == rules
@@ -277,6 +289,7 @@ class _Problem:
         self._known = {name: np.flatnonzero(values > 0) for name, values in real.items()}
         self._real = {name: values[self._known[name]] for name, values in real.items()}
         self._offset = np.zeros(sum(map(len, self._known.values())))
+        self._rng = np.random.default_rng(0)
         self._runs = [0, 0]
 
     @property
@@ -291,23 +304,25 @@ class _Problem:
             self._offset = np.mean(added, 0)
             self._runs[0] += len(some)
 
-    def solve(self, x: Floats) -> Floats:
-        return self._least(lambda x: np.mean(self._residuals(x), 0), x, 25)
+    def solve(self, x: Floats, widths: Sequence[float]) -> Floats:
+        return self._least(lambda x: np.mean(self._residuals(x), 0), x, widths)
 
     def refit(self, x: Floats, k: int, rng: np.random.Generator) -> Floats:
         """The best coefficients for one future and blocks of requests drawn anew."""
         blocks = np.concatenate([known // _BLOCK for known in self._known.values()])
         count = int(blocks.max()) + 1
         weight = np.sqrt(np.bincount(rng.integers(0, count, count), minlength=count)[blocks])
-        return self._least(lambda x: weight * (self._fast(x, k) + self._offset), x, 8)
+        return self._least(lambda x: weight * (self._fast(x, k) + self._offset), x, _CLOSER)
 
     def report(self, x: Floats, refits: list[Floats]) -> RunFit:
         n = len(COEFFICIENTS)
         average = np.mean(self._residuals(x), 0)
         free = np.flatnonzero(x > 2e-3)
-        slopes = self._slopes(lambda x: np.mean(self._residuals(x), 0), x)[:, free]
+        points, values = self._around(lambda x: np.mean(self._residuals(x), 0), x, _CLOSER[0])
+        plane = np.linalg.lstsq(np.column_stack([np.ones(len(points)), points - x]), values, rcond=None)[0]
+        slopes = plane[1:].T[:, free]
         curvature = (slopes / np.sqrt(1 + average**2)[:, None]).T @ slopes  # soft L1
-        held = np.diag(self._spread[free] ** -2.0)
+        held = np.diag(_BLOCK * self._spread[free] ** -2.0)
         share = np.ones(len(x))
         share[free] = np.diag(np.linalg.inv(curvature + held) @ held)
         alone = np.linalg.inv(curvature + 1e-9 * np.trace(curvature) * np.eye(len(free)))
@@ -331,36 +346,49 @@ class _Problem:
             simulations=(self._runs[0], self._runs[1]),
         )
 
-    def _least(self, residuals: Callable[[Floats], Floats], x: Floats, most: int) -> Floats:
+    def _least(self, residuals: Callable[[Floats], Floats], x: Floats, widths: Sequence[float]) -> Floats:
+        """The best coefficients near `x`.
+
+        A request that just misses a step makes residuals jump, so derivatives at a point say little. Instead residuals
+        are computed at points around `x`, a plane is laid through them, and its best point is the next `x`; then again,
+        closer.
+        """
         from scipy.optimize import least_squares
 
-        def stacked(x: Floats) -> Floats:
-            return np.concatenate([residuals(x), (x - 1) / self._spread])
+        def held(x: Floats) -> Floats:
+            return np.sqrt(_BLOCK) * (x - 1) / self._spread
 
-        found = least_squares(
-            stacked,
-            np.maximum(x, 1e-3),
-            jac=lambda x: self._slopes(stacked, x),
-            bounds=(0, np.inf),
-            loss="soft_l1",
-            xtol=1e-3,
-            ftol=1e-3,
-            max_nfev=most,
-        )
-        return found.x
+        def loss(values: Floats, x: Floats) -> float:
+            return 2 * float(np.sum(np.sqrt(1 + values**2) - 1)) + float(np.sum(held(x) ** 2))
+
+        best = loss(residuals(x), x)
+        for width in widths:
+            points, values = self._around(residuals, x, width)
+            plane: Floats = np.linalg.lstsq(np.column_stack([np.ones(len(points)), points - x]), values, rcond=None)[0]
+            reach = 2 * width * np.maximum(x, _LEAST)
+
+            def flat(y: Floats, x: Floats = x, plane: Floats = plane) -> Floats:
+                return np.concatenate([plane[0] + (y - x) @ plane[1:], held(y)])
+
+            found = least_squares(
+                flat, x, bounds=(np.maximum(x - reach, self._floor) - 1e-9, x + reach), loss="soft_l1"
+            ).x
+            tried = [(loss(value, point), point) for value, point in zip(values, points, strict=True)]
+            tried.append((loss(residuals(found), found), found))
+            least, point = min(tried, key=lambda each: each[0])
+            if least < best:
+                best, x = least, np.maximum(point, self._floor)
+        return x
+
+    def _around(self, residuals: Callable[[Floats], Floats], x: Floats, width: float) -> tuple[Floats, Floats]:
+        """Points around `x`, in pairs on opposite sides, and the residuals there."""
+        aside = width * np.maximum(x, _LEAST) * self._rng.uniform(-1.5, 1.5, (2 * len(x), len(x)))
+        points = np.maximum(np.concatenate([x + aside, x - aside]), self._floor)
+        return points, np.array([residuals(point) for point in points])
 
     def _residuals(self, x: Floats) -> list[Floats]:
         """One array a future."""
         return [self._fast(x, k) + self._offset for k in range(len(self._works))]
-
-    def _slopes(self, of: Callable[[Floats], Floats], x: Floats) -> Floats:
-        columns = []
-        for i in range(len(x)):
-            up, down = x.copy(), x.copy()
-            up[i] += _NUDGE * max(x[i], 0.2)
-            down[i] = max(0.0, down[i] - _NUDGE * max(x[i], 0.2))
-            columns.append((of(up) - of(down)) / (up[i] - down[i]))
-        return np.stack(columns, 1)
 
     def _coefficients(self, x: Floats) -> dict[str, float]:
         values = np.maximum(x[: len(COEFFICIENTS)], 1e-6) * self._unit

@@ -40,6 +40,9 @@ _NAMES = {
 }
 
 
+Runs = dict[str, tuple[MeasuredRun, RunFit]]
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the budget.
@@ -89,7 +92,7 @@ def error_budget(folder: Path | None, parts: Iterable[str] = PARTS, seed: int = 
     TraceError, ValueError
         If a file is there but isn't as described.
     """
-    runs: dict[str, tuple[MeasuredRun, RunFit]] = {}
+    runs: Runs = {}
     made: dict[str, Callable[[Path], Iterator[Row]]] = {
         "traces": _traces,
         "runs": lambda folder: _runs(folder, runs, seed),
@@ -204,15 +207,19 @@ def _traces(folder: Path) -> Iterator[Row]:
     yield Row("traces", "vLLM's scheduler", "every step", len(unequal) / len(files), 0.0, note)
 
 
-def _runs(folder: Path, runs: dict[str, tuple[MeasuredRun, RunFit]], seed: int) -> Iterator[Row]:
+def _runs(folder: Path, runs: Runs, seed: int) -> Iterator[Row]:
     if not _fitted(folder, runs, seed):
         yield _absent("runs", folder / "vllm_runs")
     for name, (run, fit) in runs.items():
-        note = f"fitted to the first {fit.requests} of {len(run)} requests"
+        note = f"fitted to the first {fit.requests} of {len(run)} requests, knowing nothing of later ones"
         yield from _compared("runs", name, relative_errors(replay(run, fit.step), run.result), limits=True, note=note)
+        fit = fit_run(run, start=start_of(name), seed=seed, lengths="all")
+        note = f"fitted to the same times, the arrivals and lengths of all {len(run)} being known"
+        errors = relative_errors(replay(run, fit.step), run.result)
+        yield from _compared("runs", f"{name}, lengths known", errors, limits=True, note=note)
 
 
-def _carried(folder: Path, runs: dict[str, tuple[MeasuredRun, RunFit]], seed: int) -> Iterator[Row]:
+def _carried(folder: Path, runs: Runs, seed: int) -> Iterator[Row]:
     if not _fitted(folder, runs, seed):
         yield _absent("carried", folder / "vllm_runs")
     for source, target in permutations(runs, 2):
@@ -225,9 +232,7 @@ def _carried(folder: Path, runs: dict[str, tuple[MeasuredRun, RunFit]], seed: in
         yield from _compared("carried", f"{here} to {there}, {its_model}", errors, limits=False)
 
 
-def _fitted(
-    folder: Path, runs: dict[str, tuple[MeasuredRun, RunFit]], seed: int
-) -> dict[str, tuple[MeasuredRun, RunFit]]:
+def _fitted(folder: Path, runs: Runs, seed: int) -> Runs:
     if not runs:
         for file in sorted((folder / "vllm_runs").glob("*_requests.jsonl")):
             run = read_vllm_run(file)
