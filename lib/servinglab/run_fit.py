@@ -319,7 +319,7 @@ class _Problem:
         average = np.mean(self._residuals(x), 0)
         free = np.flatnonzero(x > 2e-3)
         points, values = self._around(lambda x: np.mean(self._residuals(x), 0), x, _CLOSER[0])
-        plane = np.linalg.lstsq(np.column_stack([np.ones(len(points)), points - x]), values, rcond=None)[0]
+        plane = _plane(points - x, values)
         slopes = plane[1:].T[:, free]
         curvature = (slopes / np.sqrt(1 + average**2)[:, None]).T @ slopes  # soft L1
         held = np.diag(_BLOCK * self._spread[free] ** -2.0)
@@ -364,7 +364,7 @@ class _Problem:
         best = loss(residuals(x), x)
         for width in widths:
             points, values = self._around(residuals, x, width)
-            plane: Floats = np.linalg.lstsq(np.column_stack([np.ones(len(points)), points - x]), values, rcond=None)[0]
+            plane = _plane(points - x, values)
             reach = 2 * width * np.maximum(x, _LEAST)
 
             def flat(y: Floats, x: Floats = x, plane: Floats = plane) -> Floats:
@@ -415,6 +415,12 @@ class _Problem:
             ours = getattr(result, name)[self._known[name]]
             parts.append(np.log(np.maximum(ours, 1e-9) / self._real[name]) / spread)
         return np.concatenate(parts)
+
+
+def _plane(aside: Floats, values: Floats) -> Floats:
+    """Value in the middle, then slopes, of the plane nearest to the values at these distances from the middle."""
+    design = np.column_stack([np.ones(len(aside)), aside])
+    return np.asarray(np.linalg.lstsq(design, values, rcond=None)[0], np.float64)
 
 
 def _with_future(seen: MeasuredRun, rng: np.random.Generator) -> Workload:
