@@ -79,18 +79,23 @@ def cpu_s(work: Callable[[], object], repeat: int = 3) -> float:
 def peak_bytes(case: str, n: int) -> float:
     """Resident memory that a run adds at its peak, beside its workload, in a process of its own."""
     code = f"""
-import resource, sys
+import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import servinglab as sl
 from simulator import cases
 make, scheduler, step, kv = cases()[{case!r}]
 sl.simulate(make(1000), scheduler, step, kv=kv)
 work = make({n})
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-with open("/proc/self/statm") as file:
-    resident = int(file.read().split()[1]) * resource.getpagesize()
+
+def kib(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name))
+
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # the peak so far is forgotten
+before = kib("VmRSS")
 result = sl.simulate(work, scheduler, step, kv=kv)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - resident)
+print((kib("VmHWM") - before) * 1024)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(out.stdout) / n

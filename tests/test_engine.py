@@ -367,7 +367,8 @@ def test_a_small_log_changes_nothing(monkeypatch):
                          sl.AffineStep(1, 0, 0, 1)), r"service_scale must be 1 .*; got scales up to 2"),
     (lambda: sl.simulate(sl.Workload.from_arrivals([0], service_scale=1e6), sl.ContinuousBatching(1),
                          sl.AffineStep(1, 0)), r"could last 1e\+06 s"),
-    (lambda: served(sl.ContinuousBatching(1), [0] * 20, 10**9), r"this run could last 2e\+10 s"),
+    (lambda: served(sl.StaticBatching(1), [0] * 20, 10**9), r"this run could last 2e\+10 s"),
+    (lambda: served(sl.ContinuousBatching(1), [0], 10**9), r"this run could last 1e\+10 s"),
 ])  # fmt: skip
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):

@@ -26,6 +26,7 @@ from .workload import Workload
 Progress = Callable[[int, int], None]
 
 _LAST_INSTANT_S = 9e9  # nanoseconds in 64 bits hold 9.2e9 s
+_RECOMPUTED = 10  # times that preemptions may have a run's work done, to be far on the safe side
 _LOG_ROWS = 1 << 16  # rows of the log between two reports of progress
 
 
@@ -115,7 +116,7 @@ def _simulate_pots(
             "service_scale must be 1 for every request where per_kv_token_s > 0; "
             f"got scales up to {workload.service_scale.max():g} with per_kv_token_s={step_time.per_kv_token_s:g}"
         )
-    _check_clock(workload, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
+    _check_clock(workload, scheduler, cap if isinstance(scheduler, StaticBatching) else min(cap, n), step_time)
 
     requests, log = _Requests(workload), _Log(k.LOG, 5 * n // 2)
     state = np.zeros(k.STATE, np.int64)
@@ -175,7 +176,7 @@ def _simulate_tokens(
     engine.check_start()
     n = len(workload)
     seats = min(scheduler.seats, n)
-    _check_clock(workload, seats, step_time)
+    _check_clock(workload, scheduler, seats, step_time)
     prompts, outputs = workload.prompt_tokens, workload.output_tokens
     reasons = {
         int(i): reason
@@ -318,15 +319,20 @@ class _Log:
         return Segments(**{name: rows[name] for name in rows.dtype.names or ()})
 
 
-def _check_clock(workload: Workload, seats: int, step_time: ClosedForm) -> None:
+def _check_clock(workload: Workload, scheduler: Any, seats: int, step_time: ClosedForm) -> None:
     """Refuse a run whose steps, or whose end, the engine's clock couldn't hold."""
-    longest_prompt = int(workload.prompt_tokens.max(initial=0))
-    longest_context = longest_prompt + int(workload.output_tokens.max(initial=0))
-    scale = float(workload.service_scale.max(initial=1.0))
-    step_s = step_time.longest_s(seats, seats * longest_prompt, seats * longest_context, scale)
+    prompts, outputs = workload.prompt_tokens.astype(np.float64), workload.output_tokens.astype(np.float64)
+    longest_prompt, longest_context = float(prompts.max()), float(prompts.max() + outputs.max())
+    scale = float(workload.service_scale.max())
+    step_s = step_time.longest_s(seats, int(seats * longest_prompt), int(seats * longest_context), scale)
     opens_s = 0.0 if workload.is_closed else float(workload.arrival_s[-1])
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
-    ends_s = opens_s + pauses_s + step_s * float(workload.output_tokens.sum())
+    if isinstance(scheduler, ContinuousBatching):  # no longer than one by one, but for prompts computed again
+        tokens = np.array([outputs.sum(), outputs.sum(), prompts.sum(), outputs @ (prompts + outputs)])
+        work_s = _RECOMPUTED * max(scale, 1.0) * float((step_time.sides_fs @ tokens).sum()) / 1e15
+    else:
+        work_s = step_s * float(outputs.sum())
+    ends_s = opens_s + pauses_s + work_s
     if ends_s > _LAST_INSTANT_S:
         raise ValueError(
             f"this run could last {ends_s:.4g} s; the engine's clock holds {_LAST_INSTANT_S:g} s: "
