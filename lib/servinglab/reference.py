@@ -170,12 +170,6 @@ def reference(
         for pot in begun:
             pot.row["waiting"] = len(line)
 
-    if log:
-        log[-1]["waited_request_s"] += waited_ns / 1e9
-    columns: dict[str, Any] = {
-        name: np.array([row[name] for row in log], np.float64 if name == "waited_request_s" else np.int64)
-        for name in Segments.__annotations__
-    }
     return Result(
         arrival_ns=np.array(arrival, np.int64),
         scheduled_ns=np.array(scheduled, np.int64),
@@ -185,7 +179,7 @@ def reference(
         output_tokens=workload.output_tokens,
         preemptions=np.zeros(n, np.int32),
         status=np.array([Status.UNSERVED if t == NEVER else Status.FINISHED for t in finish], np.uint8),
-        segments=Segments(**columns),
+        segments=Segments.from_rows(log, waited_ns),
         streaming=scheduler.streaming,
         pots=pots,
         step_time=step_time,

@@ -11,7 +11,7 @@ The log holds one row per stretch of steps with the same members, so that a mill
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -90,6 +90,24 @@ class Segments:
     waited_request_s: Floats
     kv_blocks: Ints
     preempted: Ints
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], waited_after_ns: int) -> Segments:
+        """The log of rows with these columns' names; the last also gets what the line waited after it began.
+
+        Examples
+        --------
+        >>> len(Segments.from_rows([], 0))
+        0
+        """
+        columns: dict[str, Any] = {
+            each.name: np.array(
+                [row[each.name] for row in rows], np.float64 if each.name == "waited_request_s" else np.int64
+            )
+            for each in fields(cls)
+        }
+        columns["waited_request_s"][-1:] += waited_after_ns / 1e9
+        return cls(**columns)
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -188,12 +188,6 @@ def serve_tokens(
                 break
             now = coming
 
-    if log:
-        log[-1]["waited_request_s"] += waited / 1e9
-    columns: dict[str, Any] = {
-        name: np.array([row[name] for row in log], np.float64 if name == "waited_request_s" else np.int64)
-        for name in Segments.__annotations__
-    }
     return Result(
         arrival_ns=np.array(arrival, np.int64),
         scheduled_ns=np.array(scheduled, np.int64),
@@ -203,7 +197,7 @@ def serve_tokens(
         output_tokens=workload.output_tokens,
         preemptions=np.array(preemptions, np.int32),
         status=np.array(status, np.uint8),
-        segments=Segments(**columns),
+        segments=Segments.from_rows(log, waited),
         step_time=step_time,
         pots=1,
         description=description,
