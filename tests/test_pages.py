@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from servinglab import quiz
+from servinglab import explorer, quiz
+from servinglab._web import strings
 from test_book import build_small_book
 
 FLAGS = [
@@ -293,37 +294,46 @@ def test_without_motion_the_kitchen_jumps_from_event_to_event(browser: Browser, 
 # --- the explorer -----------------------------------------------------------------------------------------------------
 
 
+def _says(view: dict[str, Any]) -> list[str]:
+    words = strings()["en"]
+    return ["".join(words.get(piece, piece) for piece in pieces) for pieces in view["says"] if pieces]
+
+
 def test_the_explorer_redraws_from_the_library_s_numbers(reader: Reader) -> None:
     page = reader.open()
-    explorer = page.locator("[data-sl=explorer]").first
-    data = json.loads(explorer.locator("script").first.text_content() or "")
-    at = dict(data["start"])
+    part = page.locator("[data-sl=explorer]").first
+    data = json.loads(part.locator("script").first.text_content() or "")
+    at = [each["start"] for each in data["sliders"]]
 
-    def paths() -> list[str | None]:
-        return [curve.get_attribute("d") for curve in explorer.locator("path.sl-curve").all()]
+    def curves() -> list[str | None]:
+        return [curve.get_attribute("d") for curve in part.locator("path.sl-curve").all()]
 
-    for name, key, values in (
-        ("arrival rate λ", "rate", data["rates_rps"]),
-        ("fixed time t", "fixed", data["fixed_s"]),
-        ("per order r", "slope", data["per_request_s"]),
-    ):
-        before = paths()
-        explorer.get_by_role("slider", name=name).press("ArrowLeft")
-        at[key] -= 1
-        assert paths() != before, f"{name} moves no curve"
-        assert str(values[at[key]]) in (explorer.get_by_role("slider", name=name).get_attribute("aria-valuetext") or "")
-    batch = explorer.get_by_role("slider", name="batch size B")
-    for move in ("Home", "End"):
-        batch.press(move)
-        index = 0 if move == "Home" else len(data["batch_sizes"]) - 1
-        p99 = data["p99_s"][at["rate"]][at["fixed"]][at["slope"]][index]
-        said = explorer.locator(".sl-readout").text_content() or ""
-        assert f"B = {data['batch_sizes'][index]}" in said
-        assert ("ρ ≥ 1" in said) if p99 is None else (f"P99 = {float(f'{p99:.3g}')}" in said)
-    for move, slo in (("Home", data["slo_s"][0]), ("End", data["slo_s"][-1])):
-        explorer.get_by_role("slider", name="P99 limit").press(move)
-        expected = "unstable" if p99 is None else "meets" if p99 <= slo else "misses"
-        assert explorer.get_attribute("data-state") == expected
+    moves = [(axis, "ArrowLeft") for axis in range(5)] + [(3, "Home"), (3, "End"), (4, "Home"), (4, "End")]
+    for axis, move in moves:
+        texts = data["sliders"][axis]["texts"]
+        slider = part.get_by_role("slider").nth(axis)
+        before, old = curves(), explorer.at_setting(data, at)
+        slider.press(move)
+        at[axis] = {"Home": 0, "End": len(texts) - 1}.get(move, at[axis] - 1)
+        now = explorer.at_setting(data, at)
+        assert slider.get_attribute("aria-valuetext") == texts[at[axis]]
+        assert part.locator(".sl-readout span").all_text_contents() == _says(now)
+        assert part.get_attribute("data-state") == now["state"]
+        if [chart["curves"] for chart in now["charts"]] != [chart["curves"] for chart in old["charts"]]:
+            assert curves() != before, f"slider {axis} moves no curve"
+
+
+def test_every_explorer_draws_each_curve_of_its_start(file_reader: Reader, book: Path) -> None:
+    for name in _pages(book):
+        page = file_reader.open(name)
+        for part in page.locator("[data-sl=explorer]").all():
+            data = json.loads(part.locator("script").first.text_content() or "")
+            view = explorer.at_setting(data, [each["start"] for each in data["sliders"]])
+            shown = part.locator("path.sl-curve").all()
+            assert len(shown) == sum(len(chart["curves"]) for chart in view["charts"])
+            assert all("NaN" not in (curve.get_attribute("d") or "") for curve in shown)
+            assert part.locator(".sl-readout span").all_text_contents() == _says(view)
+        page.close()
 
 
 # --- guess and quiz ---------------------------------------------------------------------------------------------------

@@ -169,38 +169,16 @@ def test_kitchen_refuses_what_it_cannot_show(results, message: str) -> None:
 
 
 def test_explorer_data_are_what_a_long_run_gives() -> None:
-    sizes = [10, 16, 20, 28]
-    curves = widgets.batch_curves(20, 0.4, 0.02, sizes)
-    assert curves["p99_s"][0] is None
+    sizes = (10, 16, 20, 28)
+    _, p99, _ = widgets.batch_curves(20, 0.4, 0.02, sizes)
+    assert p99[0] is None
     orders = sl.poisson(20, 400_000, seed=7)
-    for size, exact in zip(sizes[1:], curves["p99_s"][1:], strict=True):
+    for size, exact in zip(sizes[1:], p99[1:], strict=True):
         run = sl.simulate(orders, sl.StaticBatching(size), POT)
         # twenty batches of 20,000: their P99s scatter around the long run's
         parts = [metrics.percentile(part, 0.99) for part in np.array_split(run.e2e_s, 20)]
         margin = 2.86 * np.std(parts, ddof=1) / np.sqrt(len(parts))  # 99 %, t with 19 degrees of freedom
         assert abs(np.mean(parts) - exact) < margin + 0.01 * exact  # 1 %: the bias of a quantile of a short run
-
-
-def test_explorer_shows_a_control_while_the_book_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    stops = ([10, 20], [0.4], [0.02], [10, 15, 20], [1.8])
-    monkeypatch.setenv("SERVINGLAB_BOOK", "1")
-    page = widgets.explore_batch(*stops, start=(20, 0.4, 0.02, 15, 1.8))
-    assert page.data["start"] == {"rate": 1, "fixed": 0, "slope": 0, "batch": 1, "slo": 0}
-    assert page.data["p99_s"][1][0][0][0] is None  # at λ = 20, B = 10 the line grows without end
-    assert page.data["p99_s"][0][0][0][0] is not None
-    assert "<script>" not in page._repr_html_()  # the book loads the script once, from a file
-    with pytest.raises(ValueError, match="start must be on the sliders; got batch = 11"):
-        widgets.explore_batch(*stops, start=(20, 0.4, 0.02, 11, 1.8))
-
-
-def test_explorer_is_made_of_widgets_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ipywidgets
-
-    monkeypatch.delenv("SERVINGLAB_BOOK", raising=False)
-    box = widgets.explore_batch([10, 20], [0.4], [0.02], [14, 15, 20], [1.8])
-    sliders = box.children[0].children
-    assert [slider.value for slider in sliders] == [20, 0.4, 0.02, 15, 1.8]
-    assert isinstance(box.children[1], ipywidgets.Output)
 
 
 def test_a_live_component_brings_its_own_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,14 @@ COLORS = {
     "blue": "#0072B2", "orange": "#D55E00", "green": "#009E73",
     "dark": "#333333", "grey": "#777777", "pale": "#BBBBBB",
 }  # fmt: skip
+# One look for each style of an explorer, the same as in its page: colours can't be told apart by everyone.
+LINES: dict[str, dict[str, str]] = {
+    "blue": {"color": "#0072B2", "linestyle": "-"},
+    "orange": {"color": "#D55E00", "linestyle": "-"},
+    "green": {"color": "#009E73", "linestyle": ":"},
+    "grey": {"color": "#777777", "linestyle": "--"},
+    "purple": {"color": "#A04A86", "linestyle": "-."},
+}
 KITCHEN_ORDERS = 40  # more don't fit on a phone
 
 
