@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 IN_BOOK = "SERVINGLAB_BOOK"  # set by sphinx_ext for the kernels that execute the pages
-_SCRIPTS = ("core.js", "guess.js", "quiz.js", "kitchen.js", "explorer.js")
+_SCRIPTS = ("core.js", "guess.js", "quiz.js", "player.js", "kitchen.js", "timeline.js", "explorer.js")
 
 
 def in_book() -> bool:
@@ -66,7 +66,7 @@ class Component:
     Parameters
     ----------
     kind : str
-        Which script starts it: "guess", "recall", "kitchen" or "explorer".
+        Which script starts it: "guess", "recall", "kitchen", "steps" or "explorer".
     data : dict
         What the script needs, as plain JSON values (no NaN).
     fallback : str

@@ -2,6 +2,7 @@
 const LANG = (document.documentElement.lang || 'en').toLowerCase().slice(0, 2);
 const WORDS = Object.assign({}, STRINGS.en, STRINGS[LANG]);
 const REDUCED_MOTION = window.matchMedia('(prefers-reduced-motion: reduce)');
+const SVG_TINY = 1e-9;
 let idsGiven = 0;
 
 function word(key, values = {}) {
@@ -93,4 +94,14 @@ function slider(label, values, index, texts, changed) {
     },
   });
   return html('div', { class: 'sl-slider' }, html('label', { for: id }, label), input, output);
+}
+
+/** Round numbers that divide a range into about `count` parts. */
+function niceTicks(low, high, count) {
+  const rough = (high - low) / count;
+  const scale = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * scale).find((size) => size >= rough - SVG_TINY);
+  const ticks = [];
+  for (let k = Math.ceil(low / step - SVG_TINY); k * step <= high + SVG_TINY; k += 1) ticks.push(Number((k * step).toPrecision(6)));
+  return ticks;
 }

@@ -1,8 +1,6 @@
 // The same orders under several schedulers, side by side. Every picture is a function of the time shown, so that
 // playing, stepping and scrubbing can't disagree.
-const SVG_TINY = 1e-9;
 const TICKET = { width: 17, gap: 4, block: 6, label: 12 };
-const SECONDS_FOR_ALL = 24; // one run at normal speed
 
 /** Where an order is at a time: away, line, pot or served, with the steps it still needs. */
 function orderAt(order, time) {
@@ -185,126 +183,22 @@ function counter(key, text) {
   return html('span', {}, `${word(key)} `, html('b', {}, text));
 }
 
-/** Round numbers that divide a range into about `count` parts. */
-function niceTicks(low, high, count) {
-  const rough = (high - low) / count;
-  const scale = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * scale).find((size) => size >= rough - SVG_TINY);
-  const ticks = [];
-  for (let k = Math.ceil(low / step - SVG_TINY); k * step <= high + SVG_TINY; k += 1) ticks.push(Number((k * step).toPrecision(6)));
-  return ticks;
-}
-
 mount('[data-sl="kitchen"]', (root, data) => {
   const lanes = data.lanes.map((lane) => new Lane(lane, data));
-  const moments = new Set([0]);
+  const moments = [0];
   for (const lane of data.lanes) {
-    for (const order of lane.orders) [order.arrival, order.finish, ...order.ends].forEach((m) => moments.add(m));
-    for (const [start] of lane.steps) moments.add(start);
+    for (const order of lane.orders) moments.push(order.arrival, order.finish, ...order.ends);
+    for (const [start] of lane.steps) moments.push(start);
   }
-  const events = [...moments].sort((a, b) => a - b).filter((m, k, all) => k === 0 || m - all[k - 1] > 1e-6);
-  let time = 0;
-  let playing = null; // a timer or an animation frame
-
-  const play = html('button', { type: 'button', class: 'sl-play' });
-  const scrub = html('input', {
-    type: 'range', min: 0, max: data.duration, step: data.duration / 400, value: 0, 'aria-label': word('time'),
+  player(root, {
+    label: word('kitchen_label'),
+    duration: data.duration,
+    events: inOrder(moments),
+    at: 0,
+    parts: lanes.map((lane) => lane.root),
+    legend: [legendKey('left', 'step_left'), legendKey('done', 'step_done'), legendKey('stays', 'done_waits'),
+      legendKey('seat', 'empty_seat')],
+    layOut: (width) => lanes.forEach((lane) => lane.layOut(width)),
+    show: (time) => lanes.map((lane) => lane.show(time)),
   });
-  const clock = html('output', { class: 'sl-clock' });
-  const speedId = freshId('speed');
-  const speed = html('select', { id: speedId },
-    ...[0.25, 0.5, 1, 2, 4].map((factor) => html('option', { value: factor, selected: factor === 1 }, `${factor}×`)));
-  const says = html('p', { class: 'sl-says sl-visually-hidden', role: 'status' });
-
-  function show(speak) {
-    const sentences = lanes.map((lane) => lane.show(time));
-    scrub.value = time;
-    scrub.setAttribute('aria-valuetext', `${time.toFixed(1)} s`);
-    clock.textContent = `${time.toFixed(1)} s`;
-    root.dataset.time = time.toFixed(3);
-    if (speak) says.textContent = `${time.toFixed(1)} s. ${sentences.join(' ')}`;
-  }
-
-  function stop() {
-    if (playing !== null) {
-      cancelAnimationFrame(playing);
-      clearTimeout(playing);
-    }
-    playing = null;
-    play.replaceChildren(html('span', { 'aria-hidden': 'true' }, '▶ '), word('play'));
-    root.classList.remove('sl-playing');
-  }
-
-  function seek(moment, speak = true) {
-    time = Math.min(data.duration, Math.max(0, moment));
-    show(speak);
-  }
-
-  const nextEvent = () => events.find((moment) => moment > time + 1e-6) ?? data.duration;
-  const eventBefore = () => [...events].reverse().find((moment) => moment < time - 1e-6) ?? 0;
-
-  function start() {
-    if (time >= data.duration - SVG_TINY) seek(0, false);
-    play.replaceChildren(html('span', { 'aria-hidden': 'true' }, '❚❚ '), word('pause'));
-    root.classList.add('sl-playing');
-    const tick = (moment) => {
-      seek(moment, false);
-      if (time >= data.duration - SVG_TINY) {
-        stop();
-        show(true);
-        return false;
-      }
-      return true;
-    };
-    if (REDUCED_MOTION.matches) { // no motion: from event to event
-      const jump = () => {
-        if (tick(nextEvent())) playing = setTimeout(jump, 800 / Number(speed.value));
-      };
-      playing = setTimeout(jump, 0);
-      return;
-    }
-    let before = null;
-    const frame = (now) => {
-      const passed = before === null ? 0 : Math.min(0.1, (now - before) / 1000);
-      before = now;
-      if (tick(time + (passed * Number(speed.value) * data.duration) / SECONDS_FOR_ALL)) playing = requestAnimationFrame(frame);
-    };
-    playing = requestAnimationFrame(frame);
-  }
-
-  const button = (key, sign, action) => html('button', {
-    type: 'button', class: 'sl-icon', 'aria-label': word(key), title: word(key), onclick: () => { stop(); seek(action()); },
-  }, html('span', { 'aria-hidden': 'true' }, sign));
-  play.addEventListener('click', () => {
-    if (playing === null) start();
-    else { stop(); show(true); }
-  });
-  scrub.addEventListener('input', () => { stop(); seek(Number(scrub.value), false); });
-  scrub.addEventListener('change', () => show(true));
-
-  const key = (kind, label) => html('span', {}, html('i', { class: `sl-key sl-key-${kind}`, 'aria-hidden': 'true' }), word(label));
-  root.setAttribute('role', 'group');
-  root.setAttribute('aria-label', word('kitchen_label'));
-  root.prepend(
-    html('div', { class: 'sl-row sl-controls' }, play,
-      button('restart', '|◂', () => 0), button('back', '◂', eventBefore), button('step', '▸', nextEvent),
-      scrub, clock, html('label', { for: speedId }, word('speed')), speed),
-    ...lanes.map((lane) => lane.root),
-    html('p', { class: 'sl-legend' }, key('left', 'step_left'), key('done', 'step_done'), key('stays', 'done_waits'),
-      key('seat', 'empty_seat')),
-    says);
-
-  let width = 0;
-  const layOut = () => {
-    const now = Math.floor(root.querySelector('.sl-lane').clientWidth);
-    if (now < 1 || now === width) return;
-    width = now;
-    root.classList.add('sl-still');
-    for (const lane of lanes) lane.layOut(width);
-    show(false);
-    requestAnimationFrame(() => root.classList.remove('sl-still'));
-  };
-  stop();
-  layOut();
-  new ResizeObserver(layOut).observe(root);
 });
