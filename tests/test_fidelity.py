@@ -227,6 +227,15 @@ def test_left_out_shapes_are_predicted_in_time_per_token(budget):
     assert rows["largest, TPOT"] < 0.12
 
 
+def test_the_recorded_budget_is_what_the_data_gives(budget):
+    """Or `servinglab validate --json lib/servinglab/data/error_budget.json` is due."""
+    known = validation.recorded()
+    assert [(r.part, r.subject, r.figure, r.limit, r.note) for r in known] == [
+        (r.part, r.subject, r.figure, r.limit, r.note) for r in budget
+    ]
+    assert [r.error for r in known] == pytest.approx([r.error for r in budget], abs=2e-3)
+
+
 def test_absent_data_is_named_and_no_failure(monkeypatch, capsys, tmp_path):
     parser = argparse.ArgumentParser()
     validation.add_arguments(parser)
