@@ -9,6 +9,8 @@ from dataclasses import asdict
 import pytest
 from servinglab import explorer, widgets
 from servinglab.explorer import Chart, Curve, Rule, Slider, View, explore
+from servinglab.kv_cache import kv_cache
+from servinglab.roofline import roofline
 
 STOPS = ((10, 20), (0.4,), (0.02,), (10, 15, 20), (1.8, 2.2))
 START = (20, 0.4, 0.02, 15, 1.8)
@@ -99,3 +101,17 @@ def test_axes_are_drawn_as_the_chart_says() -> None:
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "linear", "batch size B")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["capacity Q(B)", "P99 limit: 1 s"]
     plt.close()
+
+
+def test_the_step_explorer_shows_the_roofline_s_numbers() -> None:
+    step = roofline("qwen3-30b-a3b", "h100-sxm")
+    memory_ms, compute_ms, step_ms, tokens_s = widgets.step_curves("30B-A3B · H100", 2048, (1, 64))
+    parts = step.parts(64, 0, 64 * 2048)
+    assert memory_ms[1] == pytest.approx(1e3 * (parts.memory_s + 0.001), rel=1e-3)
+    assert compute_ms[1] == pytest.approx(1e3 * (parts.compute_s + 0.001), rel=1e-3)
+    assert tokens_s[1] == pytest.approx(64e3 / step_ms[1], rel=1e-3) == pytest.approx(64 / parts.seconds, rel=1e-3)
+    room = kv_cache("llama-3.1-8b", "h100-sxm").max_requests(4096)
+    for batch, state in ((64, "good"), (128, "bad")):
+        view = widgets.step_view("8B · H100", batch, 4096, (1, 64, 128))
+        assert view.state == state == ("good" if batch <= room else "bad")
+        assert view.says[-1] == ("kv_room", f" {room}: ", "fits" if batch <= room else "fits_not")

@@ -42,7 +42,7 @@ def test_throughput_draws_its_points_and_rules() -> None:
 
 
 def test_p99_refuses_columns_of_different_length() -> None:
-    with pytest.raises(ValueError, match=r"sample must have one value for each batch size; got \(2,\) for \(3,\)"):
+    with pytest.raises(ValueError, match=r"sample must have one value for each x; got \(2,\) for \(3,\)"):
         plots.p99([1, 2, 3], {"sample": [1.0, 2.0]})
 
 

@@ -166,9 +166,10 @@ def explore(view: Callable[..., View], sliders: Sequence[Slider], *, title: str)
     >>> def pot(batch):
     ...     line = Curve("Q(B)", [1, 2, 4], [2.4, 4.5, 8.3])
     ...     return View((Chart("Throughput", "B", "1/s", (line,), picked=batch),), ((f"B = {batch}",),))
-    >>> box = explore(pot, [Slider("batch", "batch size B", [1, 2, 4], start=2)], title="One pot")
-    >>> box.children[0].children[0].value
-    2
+    >>> pot(2).says
+    (('B = 2',),)
+
+    ``explore(pot, [Slider("batch", "batch size B", [1, 2, 4], start=2)], title="One pot")`` then shows it.
     """
     if in_book():
         return _page(view, sliders, title)

@@ -28,7 +28,7 @@ COLORS = {
     "blue": "#0072B2", "orange": "#D55E00", "green": "#009E73",
     "dark": "#333333", "grey": "#777777", "pale": "#BBBBBB",
 }  # fmt: skip
-# One look for each style of an explorer, the same as in its page: colours can't be told apart by everyone.
+# One look for each style of an explorer, the same as in its page. Dashes, too: not everyone can tell the colours apart.
 LINES: dict[str, dict[str, str]] = {
     "blue": {"color": "#0072B2", "linestyle": "-"},
     "orange": {"color": "#D55E00", "linestyle": "-"},
@@ -129,6 +129,53 @@ def p99(
     if slo_s is not None:
         _rule(ax, slo_s, f"SLO {slo_s:g} s")
     ax.set(xlabel="batch size B", ylabel="P99 (s)", ylim=(0, top_s))
+    _label_ends(ax, lines)
+    return ax
+
+
+def curves(
+    x: npt.ArrayLike,
+    y: Mapping[str, npt.ArrayLike],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    top: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Lines over one axis, each with its name at its end.
+
+    Parameters
+    ----------
+    x : array of n
+    y : mapping label -> array of n
+        NaN or infinity leaves a gap.
+    x_label, y_label : str
+        With units.
+    log_x, log_y : bool
+        Logarithmic axes; all values are then > 0.
+    top : float, optional
+        The y axis's end.
+
+    Examples
+    --------
+    >>> ax = curves([1, 2, 4], {"4,096": [5, 6, 8]}, x_label="batch size B", y_label="step (ms)", log_x=True)
+    >>> ax.get_xscale(), ax.get_ylabel()
+    ('log', 'step (ms)')
+    """
+    ax = _axes(ax)
+    lines = _curves(ax, x, y)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    if log_x:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+    if log_y:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:,g}")
+        ax.set_ylim(top=top)
+    else:
+        ax.set_ylim(0, top)
     _label_ends(ax, lines)
     return ax
 
@@ -463,7 +510,7 @@ def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> 
     for index, (label, y) in enumerate(curves.items()):
         values = np.asarray(y, np.float64)
         if values.shape != sizes.shape:
-            raise ValueError(f"{label} must have one value for each batch size; got {values.shape} for {sizes.shape}")
+            raise ValueError(f"{label} must have one value for each x; got {values.shape} for {sizes.shape}")
         values = np.where(np.isfinite(values), values, np.nan)
         (line,) = ax.plot(sizes, values, linestyle=("-", "--", "-.", ":")[index % 4])
         lines.append((label, line))
@@ -477,17 +524,16 @@ def _label_ends(ax: Axes, lines: Sequence[tuple[str, Line2D]]) -> None:
         x, y = (np.asarray(values, np.float64) for values in line.get_data())
         known = np.flatnonzero(~np.isnan(y))
         if len(known):
-            ends.append((y[known[-1]], x[known[-1]], label, line.get_color()))
-    low, high = ax.get_ylim()
-    points = ax.get_window_extent().height * 72 / ax.figure.dpi / (high - low)
+            end = x[known[-1]], y[known[-1]]
+            ends.append((ax.transData.transform(end)[1] * 72 / ax.figure.dpi, end, label, line.get_color()))
     free = -np.inf
-    for y, x, label, color in sorted(ends, key=lambda end: end[0]):
-        height = max(y * points, free)
-        free = height + 13  # points: a line of text
+    for height, end, label, color in sorted(ends, key=lambda each: each[0]):
+        moved = max(height, free)
+        free = moved + 13  # points: a line of text
         ax.annotate(
             label,
-            (x, y),
-            xytext=(6, height - y * points),
+            end,
+            xytext=(6, moved - height),
             textcoords="offset points",
             va="center",
             color=color,

@@ -8,12 +8,24 @@ from typing import Any
 
 from . import theory
 from .explorer import Chart, Curve, Rule, Slider, View, explore, short
+from .kv_cache import kv_cache
+from .roofline import roofline
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
 FIXED_S = (0.2, 0.4, 0.8)
 PER_REQUEST_S = (0.005, 0.01, 0.02, 0.04)
 BATCH_SIZES = (1, 2, 4, 6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 20, 24, 28, 32)
 SLO_S = (0.6, 1.0, 1.4, 1.8, 2.2, 3.0)
+
+# label -> model, accelerator, weights; None: the model's own precision
+ENGINES: dict[str, tuple[str, str, str | None]] = {
+    "8B · H100": ("llama-3.1-8b", "h100-sxm", None),
+    "8B FP8 · H100": ("llama-3.1-8b", "h100-sxm", "fp8"),
+    "8B · RTX 4090": ("llama-3.1-8b", "rtx-4090", None),
+    "30B-A3B · H100": ("qwen3-30b-a3b", "h100-sxm", None),
+}
+STEP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 def explore_batch(
@@ -138,3 +150,101 @@ def _p99(rate_rps: float, fixed_s: float, per_request_s: float, batch_size: int)
     if theory.utilization(rate_rps, batch_size, fixed_s, per_request_s) >= 1 - 1e-9:
         return None
     return short(theory.static_batching(rate_rps, batch_size, fixed_s, per_request_s).latency_quantile(0.99))
+
+
+def explore_step(
+    batch_sizes: Sequence[int] = STEP_BATCHES, contexts: Sequence[int] = CONTEXTS, *, start: Sequence[int] = (32, 4096)
+) -> Any:
+    """Move engine, batch size and context; see a decode step's time, its two sides and its tokens a second.
+
+    Parameters
+    ----------
+    batch_sizes, contexts : sequences of int
+        The stops, ascending; batch sizes from 1 on, contexts at least 1.
+    start : two numbers
+        Batch size and context at first.
+
+    Returns
+    -------
+    Component or ipywidgets.VBox
+        The first while the book is built, the second in a notebook.
+    """
+    sizes = tuple(batch_sizes)
+    sliders = [
+        Slider("engine", "engine", tuple(ENGINES), next(iter(ENGINES))),
+        Slider("batch", "batch", sizes, start[0]),
+        Slider("context", "context", tuple(contexts), start[1]),
+    ]
+
+    def view(engine: str, batch: int, context: int) -> View:
+        return step_view(engine, batch, context, sizes)
+
+    return explore(view, sliders, title="step_explorer")
+
+
+def step_view(engine: str, batch: int, context: int, batch_sizes: tuple[int, ...]) -> View:
+    """A decode step's time and its tokens a second against the batch size, at one context, with one batch picked.
+
+    Examples
+    --------
+    >>> step_view("8B · H100", 32, 4096, (1, 32)).says[:3]
+    (('step', ' = 13.0 ms'), ('throughput', ' = 2,460 /s'), ('gain', ' = 16.7'))
+    """
+    memory_ms, compute_ms, step_ms, tokens_s = step_curves(engine, context, batch_sizes)
+    at = batch_sizes.index(batch)
+    model, card, dtype = ENGINES[engine]
+    room = kv_cache(model, card, weight_dtype=dtype).max_requests(context)
+    times = Chart(
+        title="step_chart",
+        x_label="batch",
+        y_label="step_ms",
+        curves=(
+            Curve("reading", batch_sizes, memory_ms, "grey"),
+            Curve("computing", batch_sizes, compute_ms, "purple"),
+            Curve("step", batch_sizes, step_ms, marks=True),
+        ),
+        picked=batch,
+        log_x=True,
+        log_y=True,
+    )
+    throughput = Chart(
+        title="tokens_chart",
+        x_label="batch",
+        y_label="tokens_per_s",
+        curves=(
+            Curve("one_by_one", batch_sizes, tuple(short(size * tokens_s[0]) for size in batch_sizes), "grey"),
+            Curve("throughput", batch_sizes, tokens_s, marks=True),
+        ),
+        picked=batch,
+        top=1.1 * max(tokens_s),
+        log_x=True,
+    )
+    says = (
+        ("step", f" = {step_ms[at]:.1f} ms"),
+        ("throughput", f" = {float(f'{tokens_s[at]:.3g}'):,.0f} /s"),
+        ("gain", f" = {tokens_s[at] / tokens_s[0]:.3g}"),
+        ("longer", ": ", "reading" if memory_ms[at] >= compute_ms[at] else "computing"),
+        ("kv_room", f" {room:,}: ", "fits" if batch <= room else "fits_not"),
+    )
+    return View((times, throughput), says, "good" if batch <= room else "bad")
+
+
+@cache
+def step_curves(engine: str, context: int, batch_sizes: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
+    """A decode step against the batch size: its reading, its computing and the whole in ms, and tokens a second.
+
+    Examples
+    --------
+    >>> step_curves("8B · H100", 4096, (1, 32))[2:]
+    ((6.801, 13.01), (147.0, 2459.0))
+    """
+    model, card, dtype = ENGINES[engine]
+    step = roofline(model, card, weight_dtype=dtype)
+    parts = [step.parts(size, 0, size * context) for size in batch_sizes]
+    seconds = [each.seconds for each in parts]
+    return (
+        tuple(short(1e3 * (each.memory_s + each.overhead_s)) for each in parts),
+        tuple(short(1e3 * (each.compute_s + each.overhead_s)) for each in parts),
+        tuple(short(1e3 * each) for each in seconds),
+        tuple(short(size / each) for size, each in zip(batch_sizes, seconds, strict=True)),
+    )
