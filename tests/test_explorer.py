@@ -115,3 +115,18 @@ def test_the_step_explorer_shows_the_roofline_s_numbers() -> None:
         view = widgets.step_view("8B · H100", batch, 4096, (1, 64, 128))
         assert view.state == state == ("good" if batch <= room else "bad")
         assert view.says[-1] == ("kv_room", f" {room}: ", "fits" if batch <= room else "fits_not")
+
+
+def test_the_memory_explorer_shows_the_budget_s_numbers() -> None:
+    cache = kv_cache("llama-3.1-8b", "l40s", gpu_memory_utilization=0.8, kv_dtype="fp8", weight_dtype="bf16")
+    view = widgets.memory_view("L40S", "Llama-3.1-8B", "bf16", "fp8", 0.8, 5000)
+    at = widgets.LENGTHS.index(5000)
+    assert view.charts[0].curves[2].y[at] == cache.max_requests(5000)
+    assert view.says[2] == ("for_kv", f" {cache.kv_gib:.1f} GiB")
+    full = widgets.memory_view("RTX 4090", "Qwen3-32B", "bf16", "bf16", 0.9, 500)
+    assert full.state == "bad" and full.says[2] == ("nothing_left",)
+
+
+@pytest.mark.usefixtures("in_book")
+def test_the_memory_explorer_is_small() -> None:
+    assert len(widgets.explore_memory()._repr_html_()) < 200_000

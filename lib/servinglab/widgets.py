@@ -24,6 +24,11 @@ ENGINES: dict[str, tuple[str, str, str | None]] = {
     "8B · RTX 4090": ("llama-3.1-8b", "rtx-4090", None),
     "30B-A3B · H100": ("qwen3-30b-a3b", "h100-sxm", None),
 }
+# label -> accelerator, and label -> model, of the memory explorer
+CARDS = {"RTX 4090": "rtx-4090", "L40S": "l40s", "H100": "h100-sxm", "H200": "h200-sxm"}
+MODELS = {"Llama-2-7B": "llama-2-7b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b"}
+UTILIZATIONS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95)
+LENGTHS = (500, 1000, 2500, 5000, 10_000, 20_000, 40_000)
 STEP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
@@ -247,4 +252,99 @@ def step_curves(engine: str, context: int, batch_sizes: tuple[int, ...]) -> tupl
         tuple(short(1e3 * (each.compute_s + each.overhead_s)) for each in parts),
         tuple(short(1e3 * each) for each in seconds),
         tuple(short(size / each) for size, each in zip(batch_sizes, seconds, strict=True)),
+    )
+
+
+def explore_memory() -> Any:
+    """Move card, model, precisions, utilisation and length; see what is left for the KV cache and how many fit.
+
+    Returns
+    -------
+    Component or ipywidgets.VBox
+        The first while the book is built, the second in a notebook.
+    """
+    sliders = [
+        Slider("card", "card", tuple(CARDS), "H100"),
+        Slider("model", "model", tuple(MODELS), "Llama-3.1-8B"),
+        Slider("weights", "weights", ("bf16", "fp8"), "bf16"),
+        Slider("kv", "kv_precision", ("bf16", "fp8"), "bf16"),
+        Slider("utilization", "gpu_memory_utilization", UTILIZATIONS, 0.9),
+        Slider("length", "request_tokens", LENGTHS, 2500),
+    ]
+    return explore(memory_view, sliders, title="memory_explorer")
+
+
+def memory_view(card: str, model: str, weights: str, kv: str, utilization: float, length: int) -> View:
+    """Requests that fit against their length, and memory against the utilisation, with one of each picked.
+
+    Examples
+    --------
+    >>> memory_view("H100", "Llama-3.1-8B", "bf16", "bf16", 0.9, 2500).says[-1]
+    ('fit_now', ' 166 (159–176)')
+    """
+    at = LENGTHS.index(length)
+    low, middle, high = memory_fits(card, model, weights, kv, utilization)
+    budget_gib, taken_gib, kv_gib = memory_split(card, model, weights)
+    picked = UTILIZATIONS.index(utilization)
+    fits = Chart(
+        title="fit_chart",
+        x_label="request_tokens",
+        y_label="requests_fit",
+        curves=(
+            Curve("other_most", LENGTHS, tuple(n or None for n in low), "grey"),
+            Curve("other_least", LENGTHS, tuple(n or None for n in high), "purple"),
+            Curve("other_median", LENGTHS, tuple(n or None for n in middle), marks=True),
+        ),
+        picked=length,
+        log_x=True,
+        log_y=True,
+    )
+    split = Chart(
+        title="split_chart",
+        x_label="gpu_memory_utilization",
+        y_label="GiB",
+        curves=(
+            Curve("for_all", UTILIZATIONS, budget_gib, "grey"),
+            Curve("weights_other", UTILIZATIONS, (taken_gib,) * len(UTILIZATIONS), "orange"),
+            Curve("for_kv", UTILIZATIONS, tuple(max(0.0, each) for each in kv_gib), marks=True),
+        ),
+        picked=utilization,
+        top=1.05 * budget_gib[-1],
+    )
+    says = (
+        ("for_all", f" {budget_gib[picked]:.1f} GiB"),
+        ("weights_other", f" {taken_gib:.1f} GiB"),
+        ("for_kv", f" {kv_gib[picked]:.1f} GiB") if kv_gib[picked] > 0 else ("nothing_left",),
+        ("fit_now", f" {middle[at]:,} ({low[at]:,}–{high[at]:,})"),
+    )
+    return View((fits, split), says, "good" if middle[at] else "bad")
+
+
+@cache
+def memory_fits(card: str, model: str, weights: str, kv: str, utilization: float) -> tuple[tuple[int, ...], ...]:
+    """Requests that fit at each of `LENGTHS`: with the most, the median and the least other memory in logs.
+
+    Examples
+    --------
+    >>> [fit[2] for fit in memory_fits("RTX 4090", "Llama-3.1-8B", "bf16", "bf16", 0.9)]
+    [12, 14, 16]
+    """
+    cache_now = kv_cache(
+        MODELS[model], CARDS[card], gpu_memory_utilization=utilization, weight_dtype=weights, kv_dtype=kv
+    )
+    worst, best = cache_now.over_the_range()
+    return tuple(tuple(each.max_requests(tokens) for tokens in LENGTHS) for each in (worst, cache_now, best))
+
+
+@cache
+def memory_split(card: str, model: str, weights: str) -> tuple[tuple[float, ...], float, tuple[float, ...]]:
+    """GiB at each of `UTILIZATIONS`: the budget; weights and the rest, which don't depend on it; and the KV cache's."""
+    each = [
+        kv_cache(MODELS[model], CARDS[card], gpu_memory_utilization=share, weight_dtype=weights)
+        for share in UTILIZATIONS
+    ]
+    return (
+        tuple(short(one.budget_gib) for one in each),
+        short(each[0].weights_gib + each[0].other_gib),
+        tuple(short(one.kv_gib) for one in each),
     )
