@@ -1,7 +1,7 @@
 """The engine loop with a budget of tokens and a pool of blocks, as a reader would write it.
 
-`servinglab.paged` decides what each step computes; this loop lets time pass: it asks for a step, prices it, and hands
-it back when it ends. With asynchronous scheduling a step is decided when the one before it begins, so a request that
+`servinglab.paged` decides what each step computes; `TokenLoop` asks for a step, prices it, and hands it back when it
+ends; `serve_tokens` lets the time of a simulation pass, `servinglab.sim_server` real time. With asynchronous scheduling a step is decided when the one before it begins, so a request that
 comes meanwhile joins a step later.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -84,6 +84,120 @@ def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
     return lasts, holds
 
 
+class Given(NamedTuple):
+    """Tokens that a step brings one request: how many, whether they are its last, and the step's row of the log."""
+
+    number: int
+    tokens: int
+    done: bool
+    row: dict[str, Any]
+
+
+class TokenLoop:
+    """One pot with a budget of tokens and a pool of blocks, a step at a time; whoever drives it lets time pass.
+
+    At each instant call, in this order, `end` if a step is due (`next_ns`), `join` for each request that comes, and
+    `begin`. Instants never go back.
+
+    Parameters
+    ----------
+    scheduler : ContinuousBatching
+    step_time : StepTime
+    kv : HasBlocks or None
+
+    Attributes
+    ----------
+    engine : PagedScheduler
+        Who runs, who waits and the pool of blocks.
+    scheduled_ns : dict
+        When each request's first step began, by its number; never forgotten unless the driver deletes it.
+    waited_ns : int
+        Request-nanoseconds spent in the line since a row began.
+
+    Examples
+    --------
+    >>> from servinglab import AffineStep, ContinuousBatching
+    >>> loop = TokenLoop(ContinuousBatching(8, 16), AffineStep(0.01, 0.0), None)
+    >>> loop.join(Sequence(0, prompt_tokens=20, output_tokens=1, priority=0, key=lambda k: (0, k)), 0)
+    >>> [row["prefill_tokens"] for row in loop.begin(0)], loop.next_ns()
+    ([16], 10000000)
+    >>> loop.end(10_000_000), [row["prefill_tokens"] for row in loop.begin(10_000_000)]
+    ([], [4])
+    >>> [(given.number, given.tokens, given.done) for given in loop.end(20_000_000)]
+    [(0, 1, True)]
+    """
+
+    def __init__(self, scheduler: ContinuousBatching, step_time: StepTime, kv: HasBlocks | None) -> None:
+        self.engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
+        self.engine.check_start()
+        self.scheduled_ns: dict[int, int] = {}
+        self.waited_ns = 0
+        self._step_time = step_time
+        self._counts_blocks = kv is not None
+        self._under_way: deque[tuple[Step, dict[str, Any]]] = deque()
+        self._must_end = False  # before another step can be decided
+        self._free = self._looked = self._lost = 0
+
+    def next_ns(self) -> int | None:
+        """When the step ends that is waited for; None if nothing happens unless a request comes."""
+        return self._under_way[0][1]["end_ns"] if self._must_end else None
+
+    def join(self, sequence: Sequence, now: int) -> None:
+        """A request comes; ValueError if it can never be served to its end."""
+        self._look(now)
+        self.engine.add(sequence)
+
+    def end(self, now: int) -> list[Given]:
+        """The oldest step under way ends, now: tokens come out, the finished leave."""
+        step, row = self._under_way.popleft()
+        self._must_end = False
+        self._look(now)
+        done = set(self.engine.finish(step))
+        return [Given(c.sequence.number, 1, c.sequence in done, row) for c in step.chunks if c.emits]
+
+    def begin(self, now: int) -> list[dict[str, Any]]:
+        """Decide every step that can be decided now; return the rows of those that hold anything."""
+        self._look(now)
+        rows = []
+        while not self._must_end:
+            step = self.engine.schedule()
+            self._lost += len(step.preempted)
+            if step.chunks:
+                rows.append(self._begin(step, now))
+            emits = any(chunk.emits for chunk in step.chunks)
+            ahead = self.engine.rules.async_scheduling and len(self._under_way) == 1 and emits
+            self._must_end = bool(self._under_way) and not ahead
+            if not self._under_way and not step.preempted:
+                break
+        return rows
+
+    def _begin(self, step: Step, now: int) -> dict[str, Any]:
+        """The step begins as soon as the one before it ends."""
+        start = max(now, self._free)
+        lasts, holds = price_ns(step, self._step_time)
+        self._free = start + lasts
+        first = decode = 0
+        for chunk in step.chunks:
+            self.scheduled_ns.setdefault(chunk.sequence.number, start)
+            if chunk.emits:
+                new = chunk.sequence.outputs + chunk.sequence.in_flight == 1
+                first, decode = first + new, decode + (not new)
+        row = dict(
+            start_ns=start, end_ns=self._free, pot=0, steps=1, running=len(self.engine.running), **holds,
+            decode_tokens=decode, first_tokens=first, waiting=len(self.engine.waiting),
+            waited_request_s=self.waited_ns / 1e9, kv_blocks=self.engine.used_blocks if self._counts_blocks else 0,
+            preempted=self._lost,
+        )  # fmt: skip
+        self.waited_ns = self._lost = 0
+        self._under_way.append((step, row))
+        return row
+
+    def _look(self, now: int) -> None:
+        """Count the time that the line has spent waiting up to here."""
+        self.waited_ns += len(self.engine.waiting) * (now - self._looked)
+        self._looked = now
+
+
 def serve_tokens(
     workload: Workload,
     scheduler: ContinuousBatching,
@@ -94,110 +208,61 @@ def serve_tokens(
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
     check_token_workload(workload)
     n = len(workload)
-    engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
-    engine.check_start()
+    loop = TokenLoop(scheduler, step_time, kv)
+    engine = loop.engine
     arrivals = Arrivals(workload)
-    arrival, scheduled = [NEVER] * n, [NEVER] * n
-    first_token, last_token, finish = [NEVER] * n, [NEVER] * n, [NEVER] * n
-    preemptions, status = [0] * n, [Status.UNSERVED] * n
+    arrival, first_token, last_token, finish = ([NEVER] * n for _ in range(4))
+    sequences: dict[int, Sequence] = {}
+    status = [Status.UNSERVED] * n
     reasons: dict[int, str] = {}
     late_gaps: Counter[int] = Counter()
     log: list[dict[str, Any]] = []
-    under_way: deque[tuple[Step, dict[str, Any]]] = deque()
-    now, free, waited, looked, lost = 0, 0, 0, 0, 0
 
-    def look(at: int) -> None:
-        """Count the time that the line has spent waiting up to here."""
-        nonlocal waited, looked
-        waited += len(engine.waiting) * (at - looked)
-        looked = at
+    def come(k: int, now: int) -> None:
+        """A request joins the line, or is turned away for good."""
+        arrival[k] = now
+        prompt, output = int(workload.prompt_tokens[k]), int(workload.output_tokens[k])
+        reason = engine.why_never(prompt, output)
+        if reason is not None:
+            reasons[k], status[k] = reason, Status.REJECTED
+            arrivals.answered(now)
+            return
+        key = _key(workload, k, engine.block_size)
+        sequences[k] = Sequence(k, prompt, output, int(workload.priority[k]), key)
+        loop.join(sequences[k], now)
 
-    def come(until: int) -> None:
-        """Requests that come up to and including `until` join the line, or are turned away for good."""
-        while (at := arrivals.next_ns()) is not None and at <= until:
-            look(at)
-            for k in arrivals.pop(at):
-                arrival[k] = at
-                prompt, output = int(workload.prompt_tokens[k]), int(workload.output_tokens[k])
-                reason = engine.why_never(prompt, output)
-                if reason is not None:
-                    reasons[k], status[k] = reason, Status.REJECTED
-                    arrivals.answered(at)
-                    continue
-                engine.add(Sequence(k, prompt, output, int(workload.priority[k]), _key(workload, k, engine.block_size)))
-
-    def begin(step: Step) -> None:
-        """The step begins as soon as the one before it ends."""
-        nonlocal free, waited, lost
-        start = max(now, free)
-        lasts, holds = price_ns(step, step_time)
-        free = start + lasts
-        first = decode = 0
-        for chunk in step.chunks:
-            k = chunk.sequence.number
-            if scheduled[k] == NEVER:
-                scheduled[k] = start
-            if chunk.emits:
-                new = chunk.sequence.outputs + chunk.sequence.in_flight == 1
-                first, decode = first + new, decode + (not new)
-        row = dict(
-            start_ns=start, end_ns=free, pot=0, steps=1, running=len(engine.running), **holds,
-            decode_tokens=decode, first_tokens=first, waiting=len(engine.waiting), waited_request_s=waited / 1e9,
-            kv_blocks=engine.used_blocks if kv is not None else 0, preempted=lost,
-        )  # fmt: skip
-        waited = lost = 0
-        log.append(row)
-        under_way.append((step, row))
-
-    def come_back() -> None:
-        """The oldest step under way ends: tokens come out, the finished leave."""
-        nonlocal now
-        step, row = under_way.popleft()
-        now = row["end_ns"]
-        come(now - 1)
-        look(now)
-        done = engine.finish(step)
-        for chunk in step.chunks:
-            if chunk.emits:
-                k = chunk.sequence.number
-                if first_token[k] == NEVER:
-                    first_token[k] = now
-                elif last_token[k] != row["start_ns"]:
-                    row["decode_tokens"] -= 1
-                    late_gaps[now - last_token[k]] += 1
-                last_token[k] = now
-        for sequence in done:
-            finish[sequence.number] = now
-            status[sequence.number] = Status.FINISHED
+    def record(given: Given, now: int) -> None:
+        """A token came out."""
+        k = given.number
+        if first_token[k] == NEVER:
+            first_token[k] = now
+        elif last_token[k] != given.row["start_ns"]:
+            given.row["decode_tokens"] -= 1
+            late_gaps[now - last_token[k]] += 1
+        last_token[k] = now
+        if given.done:
+            finish[k], status[k] = now, Status.FINISHED
             arrivals.answered(now)
 
-    while True:
-        come(now)
-        step = engine.schedule()
-        lost += len(step.preempted)
-        for victim in step.preempted:
-            preemptions[victim.number] += 1
-        if step.chunks:
-            begin(step)
-        emits = any(chunk.emits for chunk in step.chunks)
-        if under_way and (not scheduler.async_scheduling or len(under_way) > 1 or not emits):
-            come_back()
-        elif not under_way and not step.preempted:
-            coming = arrivals.next_ns()
-            if coming is None:
-                break
-            now = coming
+    while (now := min((t for t in (loop.next_ns(), arrivals.next_ns()) if t is not None), default=None)) is not None:
+        if now == loop.next_ns():
+            for given in loop.end(now):
+                record(given, now)
+        while now == arrivals.next_ns():
+            for k in arrivals.pop(now):
+                come(k, now)
+        log += loop.begin(now)
 
     return Result(
         arrival_ns=np.array(arrival, np.int64),
-        scheduled_ns=np.array(scheduled, np.int64),
+        scheduled_ns=np.array([loop.scheduled_ns.get(k, NEVER) for k in range(n)], np.int64),
         first_token_ns=np.array(first_token, np.int64),
         finish_ns=np.array(finish, np.int64),
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
-        preemptions=np.array(preemptions, np.int32),
+        preemptions=np.array([sequences[k].preemptions if k in sequences else 0 for k in range(n)], np.int32),
         status=np.array(status, np.uint8),
-        segments=Segments.from_rows(log, waited),
+        segments=Segments.from_rows(log, loop.waited_ns),
         step_time=step_time,
         pots=1,
         description=description,
