@@ -1,7 +1,8 @@
 """The engine loop as a reader would write it: plain Python, one step at a time, no tricks.
 
 `servinglab.simulate` gives the same result, to the last step and nanosecond, many times faster; this module is what
-it is held against, and what a chapter may show. It also serves step times and schedulers of your own.
+it is held against, and what a chapter may show. It also serves step times and schedulers of your own. `PotLoop` holds
+the rules; `reference` lets the time of a simulation pass, `servinglab.sim_server` real time.
 
 At one instant things happen in this order: steps that end, requests that come, pots that begin a step — empty pots
 first, then those between two steps, each by number.
@@ -10,6 +11,7 @@ first, then those between two steps, each by number.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -20,17 +22,211 @@ from .arrivals import Arrivals
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from .step_time import ClosedForm, StepTime
-from .token_reference import HasBlocks, serve_tokens
+from .token_reference import Given, HasBlocks, serve_tokens, soonest
 from .workload import Workload
+
+
+@dataclass(eq=False)
+class Order:
+    """A request as the pots see it.
+
+    Attributes
+    ----------
+    number : int
+    prompt_tokens, output_tokens : int
+    scale : float
+        Multiplies the time of a step that it is in.
+    tokens : int
+        Those of the answer that have been cooked.
+    owed : bool
+        Whether some of the answer hasn't been handed over.
+    arrival_ns : int
+        Set when it joins the line.
+    """
+
+    number: int
+    prompt_tokens: int
+    output_tokens: int
+    scale: float = 1.0
+    tokens: int = 0
+    owed: bool = True
+    arrival_ns: int = NEVER
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still lacks tokens."""
+        return self.tokens < self.output_tokens
 
 
 @dataclass(eq=False)
 class _Pot:
     number: int
-    members: list[int] = field(default_factory=list)  # in the order of admission
+    members: list[Order] = field(default_factory=list)  # in the order of admission
     steps_done: int = 0  # of the present batch
     step_ends_ns: int | None = None  # None: between steps
     row: dict[str, Any] = field(default_factory=dict)
+
+
+class PotLoop:
+    """Pots that share one line, a step at a time; whoever drives it lets time pass.
+
+    At each instant call, in this order, `end` if steps are due (`next_ns`), `join` for each request that comes, and
+    `begin`. Instants never go back.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    step_time : StepTime
+    pots : int or None
+        None: as many as anyone could want.
+    more_to_come : callable
+        Whether anyone may still come, which decides about an incomplete batch.
+
+    Attributes
+    ----------
+    line : deque of Order
+    pots : list
+        Those that have been needed so far, if they are endless.
+    scheduled_ns : dict
+        When each request's first step began, by its number; never forgotten unless the driver deletes it.
+    waited_ns : int
+        Request-nanoseconds spent in the line since a row began.
+
+    Examples
+    --------
+    >>> from servinglab import AffineStep, ContinuousBatching
+    >>> loop = PotLoop(ContinuousBatching(2), AffineStep(0.1, 0.0), 1, lambda: True)
+    >>> loop.join(Order(7, prompt_tokens=0, output_tokens=1), 0)
+    >>> [row["running"] for row in loop.begin(0)], loop.next_ns()
+    ([1], 100000000)
+    >>> [(given.number, given.tokens, given.done) for given in loop.end(100_000_000)]
+    [(7, 1, True)]
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, step_time: StepTime, pots: int | None, more_to_come: Callable[[], bool]
+    ) -> None:
+        self.line: deque[Order] = deque()
+        self.pots = [] if pots is None else [_Pot(number) for number in range(pots)]
+        self.scheduled_ns: dict[int, int] = {}
+        self.waited_ns = 0
+        self._endless = pots is None
+        self._scheduler, self._step_time, self._more_to_come = scheduler, step_time, more_to_come
+        self._looked = 0
+
+    @property
+    def cooking(self) -> bool:
+        """Whether anyone is in a pot."""
+        return any(pot.members for pot in self.pots)
+
+    def next_ns(self) -> int | None:
+        """When a step ends or the window of the line's oldest does; None if nothing happens unless a request comes."""
+        instants = [pot.step_ends_ns for pot in self.pots if pot.step_ends_ns is not None]
+        has_empty_pot = self._endless or any(not pot.members for pot in self.pots)
+        if isinstance(self._scheduler, DynamicBatching) and self.line and has_empty_pot:
+            instants.append(self.line[0].arrival_ns + self._scheduler.window_ns)
+        return min(instants, default=None)
+
+    def join(self, order: Order, now: int) -> None:
+        """A request comes."""
+        self._look(now)
+        order.arrival_ns = now
+        self.line.append(order)
+
+    def end(self, now: int) -> list[Given]:
+        """Every step that is due ends."""
+        self._look(now)
+        return [given for pot in self.pots if pot.step_ends_ns == now for given in self._end_step(pot, now)]
+
+    def begin(self, now: int) -> list[dict[str, Any]]:
+        """Begin every step that can begin now, in empty pots first; return their rows of the log."""
+        self._look(now)
+        begun: list[_Pot] = []
+        between = [pot for pot in self.pots if pot.step_ends_ns is None]
+        for pot in between:
+            if not pot.members:
+                self._fill(pot, now, begun)
+        while self._endless and self.line and self._fill(new := _Pot(len(self.pots)), now, begun):
+            self.pots.append(new)
+        for pot in between:
+            if pot.members and pot not in begun:
+                self._fill(pot, now, begun)
+        for pot in begun:
+            pot.row["waiting"] = len(self.line)
+        return [pot.row for pot in begun]
+
+    def _end_step(self, pot: _Pot, now: int) -> list[Given]:
+        """Everyone in the pot who still lacks tokens gets one; who is done leaves if the scheduler lets them."""
+        pot.row["end_ns"] = now
+        pot.step_ends_ns = None
+        pot.steps_done += 1
+        given = []
+        for order in pot.members:
+            if order.alive:
+                order.tokens += 1
+                if self._scheduler.streaming:
+                    order.owed = order.alive
+                    given.append(Given(order.number, 1, not order.owed, pot.row))
+        all_done = not any(order.alive for order in pot.members)
+        if all_done and not self._scheduler.streaming:
+            for order in pot.members:
+                order.owed = False
+                given.append(Given(order.number, order.tokens, True, pot.row))
+        if all_done:
+            pot.members = []
+        elif not self._scheduler.run_to_completion:
+            pot.members = [order for order in pot.members if order.alive]
+        return given
+
+    def _fill(self, pot: _Pot, now: int, begun: list[_Pot]) -> bool:
+        """Let as many of the line into the pot as the scheduler admits; begin a step if anyone is in it."""
+        if self.line:
+            places = self._scheduler.admit(
+                len(self.line), len(pot.members), self.line[0].arrival_ns, now, self._more_to_come()
+            )
+            if places and not pot.members:
+                pot.steps_done = 0
+            pot.members += [self.line.popleft() for _ in range(places)]
+        if pot.members:
+            self._begin_step(pot, now)
+            begun.append(pot)
+        return bool(pot.members)
+
+    def _begin_step(self, pot: _Pot, now: int) -> None:
+        """Price the step and make its row of the log."""
+        scheduler, step_time = self._scheduler, self._step_time
+        alive = [order for order in pot.members if order.alive]
+        new = [order for order in alive if order.tokens == 0]
+        if scheduler.run_to_completion and getattr(scheduler, "padded", False):
+            full_price = getattr(scheduler, "last", "") == "full_price"
+            seats = scheduler.batch_size if full_price else len(pot.members)  # type: ignore[attr-defined]
+            longest = max(order.prompt_tokens for order in pot.members)
+            charged, prefill = seats, seats * longest if pot.steps_done == 0 else 0
+            kv = seats * (longest + pot.steps_done)
+        else:
+            charged, prefill = len(alive), sum(order.prompt_tokens for order in new)
+            kv = sum(order.prompt_tokens + order.tokens for order in alive)
+        scale = max(order.scale for order in pot.members)
+        if isinstance(step_time, ClosedForm):
+            lasts = step_time.step_ns(charged, prefill, kv, scale)
+        else:
+            lasts = round(scale * step_time(charged, prefill, kv) * 1e9)
+        if lasts < 1:
+            raise ValueError(f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {charged} requests")
+        for order in new:
+            self.scheduled_ns[order.number] = now
+        pot.step_ends_ns = now + lasts
+        pot.row = dict(
+            start_ns=now, end_ns=NEVER, pot=pot.number, steps=1, running=sum(order.owed for order in pot.members),
+            charged=charged, prefill_tokens=prefill, decode_tokens=len(alive) - len(new), first_tokens=len(new),
+            kv_tokens=kv, waiting=0, waited_request_s=self.waited_ns / 1e9, kv_blocks=0, preempted=0,
+        )  # fmt: skip
+        self.waited_ns = 0
+
+    def _look(self, now: int) -> None:
+        """Count the time that the line has spent waiting up to here."""
+        self.waited_ns += len(self.line) * (now - self._looked)
+        self._looked = now
 
 
 def reference(
@@ -56,130 +252,35 @@ def reference(
     prompt, output = workload.prompt_tokens.tolist(), workload.output_tokens.tolist()
     scale = workload.service_scale.tolist()
     arrivals = Arrivals(workload)
-    line: deque[int] = deque()
-    kitchen: list[_Pot] = [] if pots is None else [_Pot(number) for number in range(min(pots, n))]
-
-    arrival, scheduled = [NEVER] * n, [NEVER] * n
-    first_token, finish = [NEVER] * n, [NEVER] * n
-    tokens = [0] * n
+    arrival, first_token, finish = ([NEVER] * n for _ in range(3))
     log: list[dict[str, Any]] = []
-    waited_ns, before_ns = 0, 0
-
-    def end_step(pot: _Pot, now: int) -> None:
-        """Everyone in the pot who still lacks tokens gets one; who is done leaves if the scheduler lets them."""
-        pot.row["end_ns"] = now
-        pot.step_ends_ns = None
-        pot.steps_done += 1
-        for request in pot.members:
-            if tokens[request] < output[request]:
-                tokens[request] += 1
-                if scheduler.streaming and tokens[request] == 1:
-                    first_token[request] = now
-                if scheduler.streaming and tokens[request] == output[request]:
-                    finish[request] = now
-                    arrivals.answered(now)
-        all_done = all(tokens[request] == output[request] for request in pot.members)
-        if all_done and not scheduler.streaming:
-            for request in pot.members:
-                first_token[request] = finish[request] = now
-                arrivals.answered(now)
-        if all_done:
-            pot.members = []
-        elif not scheduler.run_to_completion:
-            pot.members = [request for request in pot.members if tokens[request] < output[request]]
-
-    def begin(pot: _Pot, now: int, begun: list[_Pot]) -> bool:
-        """Let as many of the line into the pot as the scheduler admits; begin a step if anyone is in it."""
-        if line:
-            places = scheduler.admit(len(line), len(pot.members), arrival[line[0]], now, more_to_come())
-            if places and not pot.members:
-                pot.steps_done = 0
-            pot.members += [line.popleft() for _ in range(places)]
-        if pot.members:
-            begin_step(pot, now)
-            begun.append(pot)
-        return bool(pot.members)
-
-    def begin_step(pot: _Pot, now: int) -> None:
-        """Price the step and log it."""
-        nonlocal waited_ns
-        alive = [request for request in pot.members if tokens[request] < output[request]]
-        new = [request for request in alive if tokens[request] == 0]
-        if scheduler.run_to_completion and getattr(scheduler, "padded", False):
-            full_price = getattr(scheduler, "last", "") == "full_price"
-            seats = scheduler.batch_size if full_price else len(pot.members)  # type: ignore[attr-defined]
-            longest = max(prompt[request] for request in pot.members)
-            charged, prefill = seats, seats * longest if pot.steps_done == 0 else 0
-            kv = seats * (longest + pot.steps_done)
-        else:
-            charged, prefill = len(alive), sum(prompt[request] for request in new)
-            kv = sum(prompt[request] + tokens[request] for request in alive)
-        if isinstance(step_time, ClosedForm):
-            lasts = step_time.step_ns(charged, prefill, kv, max(scale[request] for request in pot.members))
-        else:
-            lasts = round(max(scale[r] for r in pot.members) * step_time(charged, prefill, kv) * 1e9)
-        if lasts < 1:
-            raise ValueError(f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {charged} requests")
-        for request in new:
-            scheduled[request] = now
-        pot.step_ends_ns = now + lasts
-        owed = [request for request in pot.members if finish[request] == NEVER]
-        pot.row = dict(
-            start_ns=now, end_ns=NEVER, pot=pot.number, steps=1, running=len(owed), charged=charged,
-            prefill_tokens=prefill, decode_tokens=len(alive) - len(new), first_tokens=len(new), kv_tokens=kv,
-            waiting=0, waited_request_s=waited_ns / 1e9, kv_blocks=0, preempted=0,
-        )  # fmt: skip
-        waited_ns = 0
-        log.append(pot.row)
 
     def more_to_come() -> bool:
-        cooking = any(pot.members for pot in kitchen)
-        return bool(arrivals.coming) or (bool(arrivals.unsent) and cooking)
+        return bool(arrivals.coming) or (bool(arrivals.unsent) and loop.cooking)
 
-    def next_instant() -> int | None:
-        instants = [pot.step_ends_ns for pot in kitchen if pot.step_ends_ns is not None]
-        coming = arrivals.next_ns()
-        if coming is not None:
-            instants.append(coming)
-        has_empty_pot = pots is None or any(not pot.members for pot in kitchen)
-        if isinstance(scheduler, DynamicBatching) and line and has_empty_pot:
-            instants.append(arrival[line[0]] + scheduler.window_ns)
-        return min(instants, default=None)
-
-    while (now := next_instant()) is not None:
-        waited_ns += len(line) * (now - before_ns)
-        before_ns = now
-
-        for pot in kitchen:
-            if pot.step_ends_ns == now:
-                end_step(pot, now)
-        for request in arrivals.pop(now):
-            arrival[request] = now
-            line.append(request)
-
-        begun: list[_Pot] = []
-        between = [pot for pot in kitchen if pot.step_ends_ns is None]
-        for pot in between:
-            if not pot.members:
-                begin(pot, now, begun)
-        while pots is None and line and begin(new := _Pot(len(kitchen)), now, begun):
-            kitchen.append(new)
-        for pot in between:
-            if pot.members and pot not in begun:
-                begin(pot, now, begun)
-        for pot in begun:
-            pot.row["waiting"] = len(line)
+    loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, n), more_to_come)
+    while (now := soonest(loop.next_ns(), arrivals.next_ns())) is not None:
+        for given in loop.end(now):
+            if first_token[given.number] == NEVER:
+                first_token[given.number] = now
+            if given.done:
+                finish[given.number] = now
+                arrivals.answered(now)
+        for k in arrivals.pop(now):
+            arrival[k] = now
+            loop.join(Order(k, prompt[k], output[k], scale[k]), now)
+        log += loop.begin(now)
 
     return Result(
         arrival_ns=np.array(arrival, np.int64),
-        scheduled_ns=np.array(scheduled, np.int64),
+        scheduled_ns=np.array([loop.scheduled_ns.get(k, NEVER) for k in range(n)], np.int64),
         first_token_ns=np.array(first_token, np.int64),
         finish_ns=np.array(finish, np.int64),
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
         preemptions=np.zeros(n, np.int32),
         status=np.array([Status.UNSERVED if t == NEVER else Status.FINISHED for t in finish], np.uint8),
-        segments=Segments.from_rows(log, waited_ns),
+        segments=Segments.from_rows(log, loop.waited_ns),
         streaming=scheduler.streaming,
         pots=pots,
         step_time=step_time,

@@ -1,8 +1,8 @@
 """The engine loop with a budget of tokens and a pool of blocks, as a reader would write it.
 
 `servinglab.paged` decides what each step computes; `TokenLoop` asks for a step, prices it, and hands it back when it
-ends; `serve_tokens` lets the time of a simulation pass, `servinglab.sim_server` real time. With asynchronous scheduling a step is decided when the one before it begins, so a request that
-comes meanwhile joins a step later.
+ends; `serve_tokens` lets the time of a simulation pass, `servinglab.sim_server` real time. With asynchronous
+scheduling a step is decided when the one before it begins, so a request that comes meanwhile joins a step later.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def serve_tokens(
             finish[k], status[k] = now, Status.FINISHED
             arrivals.answered(now)
 
-    while (now := min((t for t in (loop.next_ns(), arrivals.next_ns()) if t is not None), default=None)) is not None:
+    while (now := soonest(loop.next_ns(), arrivals.next_ns())) is not None:
         if now == loop.next_ns():
             for given in loop.end(now):
                 record(given, now)
@@ -269,6 +269,17 @@ def serve_tokens(
         late_gaps=(np.array(sorted(late_gaps), np.int64), np.array([late_gaps[g] for g in sorted(late_gaps)], int)),
         rejections=reasons,
     )
+
+
+def soonest(*instants_ns: int | None) -> int | None:
+    """The first of these instants; None if there is none.
+
+    Examples
+    --------
+    >>> soonest(None, 7, 5)
+    5
+    """
+    return min((instant for instant in instants_ns if instant is not None), default=None)
 
 
 def check_token_workload(workload: Workload) -> None:
