@@ -1,0 +1,99 @@
+"""Numbers of chapter 3's quiz: the longest answer, a window's clock, what moved, the load with tokens, Little for tokens."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from servinglab.quiz import Variant, drawn
+
+
+def _longest(rng: np.random.Generator) -> Variant:
+    step_ms = int(rng.integers(5, 41))
+    lengths = rng.choice(np.arange(5, 301, 5), size=4, replace=False).tolist()
+    names = ("first", "second", "third", "fourth")
+    return Variant(
+        given={"step_ms": step_ms, **dict(zip(names, lengths, strict=True))},
+        answer=step_ms * max(lengths),
+        wrong={
+            "own-length": step_ms * min(lengths),
+            "mean-length": step_ms * sum(lengths) / 4,
+            "one-after-the-other": step_ms * sum(lengths),
+        },
+        also={"longest": max(lengths)},
+    )
+
+
+def _window(rng: np.random.Generator) -> Variant:
+    window_s = int(rng.integers(4, 31)) / 10
+    first_s = int(rng.integers(1, 60)) / 10
+    # two more within the window, so that a timer which restarts would run on
+    second_s = round(first_s + window_s * float(rng.uniform(0.2, 0.5)), 1)
+    third_s = round(first_s + window_s * float(rng.uniform(0.6, 0.9)), 1)
+    if not first_s < second_s < third_s < first_s + window_s:
+        return Variant(given={}, answer=math.inf)  # rounded into each other: refused by `drawn`
+    return Variant(
+        given={"window_s": window_s, "first_s": first_s, "second_s": second_s, "third_s": third_s},
+        answer=round(first_s + window_s, 1),
+        wrong={
+            "from-the-last": round(third_s + window_s, 1),
+            "clock-tick": window_s * math.ceil(round(first_s / window_s, 6)),
+        },
+    )
+
+
+def _moved(rng: np.random.Generator) -> Variant:
+    """One factor grows by half or more, the others hardly, or get worse."""
+    kind = int(rng.integers(3))
+    full, fast, busy = round(float(rng.uniform(3, 12)), 1), int(rng.integers(40, 140)), int(rng.integers(30, 45))
+    ratios = rng.uniform(0.85, 1.12, size=3)
+    ratios[kind] = rng.uniform(1.5, 2.1)
+    after = round(full * float(ratios[0]), 1), round(fast * float(ratios[1])), round(busy * float(ratios[2]))
+    exact = after[0] / full, after[1] / fast, after[2] / busy
+    return Variant(
+        given={
+            "full_before": full, "fast_before": fast, "busy_before": busy,
+            "full_after": after[0], "fast_after": after[1], "busy_after": after[2],
+        },
+        answer=("fuller", "faster", "busier")[kind],
+        also={
+            "full_ratio": exact[0], "fast_ratio": exact[1], "busy_ratio": exact[2], "all_ratio": math.prod(exact),
+        },
+    )  # fmt: skip
+
+
+def _load(rng: np.random.Generator) -> Variant:
+    batch, step_ms = int(rng.choice([4, 8, 16, 32])), int(rng.integers(6, 31))
+    mean = int(rng.integers(4, 41)) * 10
+    longest = round(mean * float(rng.uniform(1.8, 3.6)), -1)
+    batch_s = longest * step_ms / 1000
+    rate_rps = round(batch / batch_s * float(rng.uniform(0.4, 1.5)), 1)
+    if rate_rps == 0:
+        return Variant(given={}, answer=math.inf)
+    return Variant(
+        given={"rate_rps": rate_rps, "batch": batch, "step_ms": step_ms, "mean": mean, "longest": longest},
+        answer=rate_rps * batch_s / batch,
+        wrong={"with-the-mean": rate_rps * mean * step_ms / 1000 / batch, "one-request": rate_rps * batch_s},
+        also={"batch_s": batch_s},
+    )
+
+
+def _inside(rng: np.random.Generator) -> Variant:
+    step_ms, running = int(rng.choice([5, 8, 10, 16, 20, 25, 40])), int(rng.integers(2, 65))
+    tokens_per_s = running * 1000 / step_ms
+    return Variant(
+        given={"step_ms": step_ms, "tokens_per_s": tokens_per_s},
+        answer=running,
+        wrong={"divided": tokens_per_s / step_ms, "milliseconds": tokens_per_s * step_ms},
+        also={"steps_per_s": 1000 / step_ms},
+    )
+
+
+QUESTIONS = (
+    drawn("longest", _longest, seed=301, unit="ms", tolerance=0.005),
+    drawn("window", _window, seed=302, unit="s", tolerance=0.005),
+    drawn("moved", _moved, seed=303, choices=("fuller", "faster", "busier")),
+    drawn("load", _load, seed=304, unit=""),
+    drawn("inside", _inside, seed=305, unit="requests"),
+)
