@@ -1,4 +1,4 @@
-"""Percentiles, intervals, Little's law and the summary: known answers, edges, and the rules for what is missing."""
+"""Percentiles, Little's law and the summary: known answers, edges, and the rules for what is missing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from servinglab import metrics
 from servinglab.lengths import Geometric
 from servinglab.metrics import (
-    batch_means,
     good_requests,
     little,
     percentile,
-    percentile_interval,
     summarize,
     weighted_percentile,
 )
@@ -125,85 +123,6 @@ def test_weighted_percentile_refuses() -> None:
         weighted_percentile([1, 2], [1, -1], 0.5)
     with pytest.raises(ValueError, match="weights must be numbers; got"):
         weighted_percentile([1, 2], [1, "a"], 0.5)  # type: ignore[list-item]
-
-
-# Intervals
-
-
-def _autoregressive(rng: np.random.Generator, runs: int, n: int, memory: float = 0.9) -> np.ndarray:
-    """Stationary AR(1) series with mean 0 and variance 1, one a row."""
-    from scipy.signal import lfilter
-
-    noise = rng.normal(size=(runs, n)) * math.sqrt(1 - memory**2)
-    noise[:, 0] = rng.normal(size=runs)
-    return np.asarray(lfilter([1.0], [1.0, -memory], noise, axis=1))
-
-
-def _coverage_limits(runs: int) -> tuple[float, float]:
-    """Where the share of 95 % intervals that cover may lie: 4 standard errors, and 2 points for finite batches."""
-    noise = 4 * math.sqrt(0.95 * 0.05 / runs)
-    return 0.93 - noise, 0.97 + noise
-
-
-def test_batch_means_cover_where_independence_does_not() -> None:
-    series = _autoregressive(np.random.default_rng(5), runs=300, n=6000)
-    covered = np.mean([0.0 in batch_means(row) for row in series])
-    low, high = _coverage_limits(len(series))
-    assert low < covered < high
-    naive = np.mean([abs(row.mean()) <= 1.96 * row.std(ddof=1) / math.sqrt(len(row)) for row in series])
-    assert naive < 0.5  # the same series, taken for independent values
-
-
-def test_percentile_interval_covers() -> None:
-    series = _autoregressive(np.random.default_rng(6), runs=300, n=12_000)
-    true = 1.2815515655446004  # P90 of a standard normal
-    covered = np.mean([true in percentile_interval(row, 0.9, batches=20) for row in series])
-    low, high = _coverage_limits(len(series))
-    assert low < covered < high
-
-
-def test_batch_means_by_hand() -> None:
-    interval = batch_means([100.0, 1, 3, 2, 4, 3, 5], batches=3)  # 7 = 3·2 + 1: the first is left out
-    assert (interval.batches, interval.batch_size) == (3, 2)
-    assert interval.estimate == 3.0
-    assert interval.half_width == pytest.approx(4.302652729911275 * 1.0 / math.sqrt(3))  # t(0.975; 2), s = 1
-    assert interval.lag1 == 0.0
-    wider = batch_means([1.0, 3, 2, 4, 3, 5], batches=3, confidence=0.99)
-    assert wider.half_width > interval.half_width
-
-
-def test_lag1_warns_of_short_batches() -> None:
-    row = _autoregressive(np.random.default_rng(7), runs=1, n=30_000, memory=0.999)[0]
-    assert batch_means(row, batches=3000).lag1 > 0.8
-    assert abs(batch_means(row, batches=10).lag1) < 2 / math.sqrt(10)
-
-
-def test_percentile_interval_by_hand() -> None:
-    runs = np.array([[0.0, 10, 20, 30], [1, 11, 21, 31]])
-    interval = percentile_interval(runs.ravel(), 0.75, batches=2)
-    assert interval.estimate == 21.0  # the 6th of 8
-    deviation = math.sqrt((20 - 21) ** 2 + (21 - 21) ** 2)  # of the batches' percentiles from it, k − 1 = 1
-    assert interval.half_width == pytest.approx(12.706204736174694 * deviation / math.sqrt(2))  # t(0.975; 1)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: batch_means([1.0] * 29), "values must be at least as many as batches, 30; got 29"),
-        (lambda: batch_means([1.0, math.nan, 2.0], batches=2), "no NaN"),
-        (lambda: batch_means([1.0, 2.0], batches=1), "batches must be a whole number >= 2; got 1"),
-        (lambda: batch_means([1.0, 2.0], batches=2, confidence=95), "confidence must be"),
-        (lambda: percentile_interval(np.arange(1000), 0.99), r"1/\(1 - q\) = 100 values.*got 33"),
-        (lambda: percentile_interval(np.arange(1000), 1.0), "q must be a finite number > 0 and < 1"),
-    ],
-)
-def test_intervals_refuse(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_a_batch_of_one_over_one_minus_q_is_enough() -> None:
-    assert percentile_interval(np.arange(3000), 0.99).batch_size == 100
 
 
 # Little's law

@@ -23,7 +23,10 @@ from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_o
 
 __version__ = "0.1.0"
 
-_MODULES = ("catalog", "grading", "lengths", "measured_steps", "metrics", "plots", "quiz", "theory", "widgets")
+_MODULES = (
+    "catalog", "grading", "intervals", "lengths", "measured_steps", "metrics", "plots", "quiz", "streams", "theory",
+    "widgets", "windows",
+)  # fmt: skip
 
 __all__ = [
     "AffineStep",

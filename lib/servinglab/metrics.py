@@ -1,4 +1,4 @@
-"""From a `Result` to the numbers one decides with, and how sure of them we are.
+"""From a `Result` to the numbers one decides with.
 
 What counts as what:
 
@@ -10,8 +10,8 @@ What counts as what:
   maxima are of what was measured; the missing are counted beside them.
 - A request of one token has no TPOT: it is left out of TPOT's row, passes a TPOT limit, and is counted.
 
-What isn't here: windows over time, and how many independent samples a P99 needs. An interval from
-`batch_means` or `percentile_interval` is for the values of one run in the order they came; they are correlated.
+What isn't here: how sure of a number we are (`servinglab.intervals`), and how it changes over time
+(`servinglab.windows`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def percentile(values: npt.ArrayLike, q: float, rule: str = "nearest_rank") -> f
     >>> percentile(range(1, 11), 0.99, rule="demo")
     9.0
     """
-    ordered = np.sort(_numbers("values", values))
+    ordered = np.sort(check_numbers("values", values))
     fraction = check_number("q", q, gt=0, le=1)
     check_choice("rule", rule, RULES)
     n = len(ordered)
@@ -105,7 +105,7 @@ def weighted_percentile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float)
     >>> weighted_percentile([20.0, 26.7], [6, 3], 0.5)
     20.0
     """
-    numbers, counts = _numbers("values", values), np.asarray(weights)
+    numbers, counts = check_numbers("values", values), np.asarray(weights)
     if counts.dtype.kind not in "iubf":
         raise ValueError(f"weights must be numbers; got {weights!r:.60}")
     fraction = check_number("q", q, gt=0, le=1)
@@ -120,124 +120,6 @@ def weighted_percentile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float)
     else:
         needed = fraction * float(reached[-1]) * (1 - 1e-12)
     return float(numbers[order][np.searchsorted(reached, needed, "left")])
-
-
-# How sure we are
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate from one run and its confidence interval; ``x in interval`` asks whether x lies inside.
-
-    Attributes
-    ----------
-    estimate, low, high : float
-    confidence : float
-        How often such an interval holds the true value, if the assumptions do.
-    batches, batch_size : int
-        How the run was cut.
-    lag1 : float
-        Correlation of neighbouring batches. Well above 0 (2/√batches is noise): the batches are too short and
-        the interval too narrow.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    confidence: float
-    batches: int
-    batch_size: int
-    lag1: float
-
-    def __contains__(self, x: float) -> bool:
-        return self.low <= x <= self.high
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval's length."""
-        return (self.high - self.low) / 2
-
-
-def batch_means(values: npt.ArrayLike, batches: int = 30, confidence: float = 0.95) -> Interval:
-    """The mean of a correlated series, with a confidence interval from the means of long batches.
-
-    Latencies of neighbours in one queue are alike, so s/√n is far too small. Cut the series, in the order the
-    requests came, into `batches` equal runs: their means are nearly independent and normal if the runs are
-    long against the queue's memory. The interval is mean ± t·s/√batches with Student's t for batches − 1
-    degrees of freedom. The first n mod `batches` values are left out. Assumes the steady state: cut the
-    warm-up off before.
-
-    Source: Law, *Simulation Modeling and Analysis*, the chapter on output analysis (batch means); 10 to 30
-    batches: B. Schmeiser, "Batch size effects in the analysis of simulation output", *Operations Research* 30
-    (1982) 556–568.
-
-    Parameters
-    ----------
-    values : array of n numbers
-        In the order they came; n ≥ batches.
-    batches : int
-        At least 2.
-    confidence : float
-        Between 0 and 1.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer values than batches, or one is NaN.
-
-    Examples
-    --------
-    >>> interval = batch_means([1, 3, 2, 4, 3, 5], batches=3)
-    >>> interval.estimate, round(interval.half_width, 3), 2.5 in interval
-    (3.0, 2.484, True)
-    """
-    runs = _runs(values, batches)
-    means = runs.mean(axis=1)
-    center = float(runs.mean())
-    return _interval(center, means, float(means.std(ddof=1)), runs.shape, confidence)
-
-
-def percentile_interval(
-    values: npt.ArrayLike, q: float, batches: int = 30, confidence: float = 0.95, rule: str = "nearest_rank"
-) -> Interval:
-    """A percentile of a correlated series, with a confidence interval from the percentiles of long batches.
-
-    As `batch_means`, with a percentile in place of the mean. The estimate is the percentile of all values (a
-    batch's own is biased), and the spread is that of the batches' percentiles around it: "sectioning", as in
-    Asmussen and Glynn, *Stochastic Simulation: Algorithms and Analysis* (2007), chapter III.
-
-    Parameters
-    ----------
-    values : array of n numbers
-        In the order they came.
-    q : float
-        0 < q < 1. A batch must hold at least 1/(1 − q) values (100 for a P99), and in a queue many times that:
-        for M/M/1 at ρ = 0.7 and q = 0.99, intervals of 95 % held the true value in about 84 % of runs with
-        batches of 1,000 values, in 93 % with batches of 10,000. `lag1` doesn't show this.
-    batches : int
-        At least 2.
-    confidence : float
-        Between 0 and 1.
-    rule : {"nearest_rank", "linear", "demo"}
-        As in `percentile`.
-
-    Examples
-    --------
-    >>> interval = percentile_interval(range(3000), 0.9, batches=3)
-    >>> interval.estimate, interval.batches, interval.batch_size
-    (2699.0, 3, 1000)
-    """
-    fraction = check_number("q", q, gt=0, lt=1)
-    runs = _runs(values, batches)
-    if runs.shape[1] * (1 - fraction) < 1 - 1e-9:
-        raise ValueError(
-            f"a batch must hold at least 1/(1 - q) = {1 / (1 - fraction):.6g} values for q={q!r}; "
-            f"got {runs.shape[1]}: use a longer run or fewer batches"
-        )
-    center = percentile(runs.ravel(), fraction, rule)
-    each = np.array([percentile(run, fraction, rule) for run in runs])
-    spread = math.sqrt(float(((each - center) ** 2).sum()) / (len(each) - 1))
-    return _interval(center, each, spread, runs.shape, confidence)
 
 
 # Little's law
@@ -637,7 +519,7 @@ def _rank(q: float, n: int) -> int:
     return max(1, math.ceil(Fraction(q).limit_denominator(10**9) * n))
 
 
-def _numbers(name: str, values: npt.ArrayLike) -> Floats:
+def check_numbers(name: str, values: npt.ArrayLike) -> Floats:
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -647,26 +529,6 @@ def _numbers(name: str, values: npt.ArrayLike) -> Floats:
     if np.isnan(numbers).any():
         raise ValueError(f"{name} must hold no NaN; got {int(np.isnan(numbers).sum())}")
     return numbers
-
-
-def _runs(values: npt.ArrayLike, batches: int) -> Floats:
-    """The values as one row per batch, the remainder cut off at the front."""
-    numbers = _numbers("values", values)
-    many = check_number("batches", batches, ge=2, integer=True)
-    if len(numbers) < many:
-        raise ValueError(f"values must be at least as many as batches, {many}; got {len(numbers)}")
-    return numbers[len(numbers) % many :].reshape(many, -1)
-
-
-def _interval(center: float, each: Floats, spread: float, shape: tuple[int, ...], confidence: float) -> Interval:
-    from scipy.stats import t as student
-
-    level = check_number("confidence", confidence, gt=0, lt=1)
-    half = float(student.ppf((1 + level) / 2, len(each) - 1)) * spread / math.sqrt(len(each))
-    around = each - each.mean()
-    power = float(around @ around)
-    lag1 = float(around[1:] @ around[:-1]) / power if power > 0 else 0.0
-    return Interval(center, center - half, center + half, level, shape[0], shape[1], lag1)
 
 
 def show_number(x: float) -> str:
