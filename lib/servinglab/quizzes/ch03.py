@@ -1,4 +1,4 @@
-"""Numbers of chapter 3's quiz: the longest answer, a window's clock, what moved, the load with tokens, Little for tokens."""
+"""Numbers of chapter 3's quiz: the longest answer, a window's clock, what moved, the load with tokens, Little again."""
 
 from __future__ import annotations
 

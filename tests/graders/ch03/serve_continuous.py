@@ -1,0 +1,162 @@
+"""Answers to `serve_continuous`: wrong ideas about joining, leaving and paying, and differently built right ones."""
+
+import heapq
+import math
+
+
+def _serve(
+    arrivals_s, prompts, tokens, seats, a, b, c,
+    joins=lambda came, now, end: came <= now, late=False, charged=None, read=None, into_empty=False, company=1,
+    newest=False, jump=True, silent_steps=0,
+):  # fmt: skip
+    """The right loop with one part replaced."""
+    n = len(tokens)
+    line, running = list(range(n)), []
+    left, first, finish, now = list(tokens), [0.0] * n, [0.0] * n, 0.0
+    steps = [0] * n  # that it has been in
+    while line or any(left[k] for k in running):
+        if not any(left[k] for k in running):
+            running = []
+            if jump:
+                now = max(now, arrivals_s[line[min(company, len(line)) - 1]])
+        end = now + a + b * (len(running) + 1)
+        closed = into_empty and bool(running)
+        while line and len(running) < seats and not closed:
+            here = [k for k in line if joins(arrivals_s[k], now, end) or not jump]
+            if not here:
+                break
+            k = here[-1 if newest else 0]
+            line.remove(k)
+            running.append(k)
+        if late:
+            running = [k for k in running if left[k] > 0]
+        prompt = sum(prompts[k] for k in running if not steps[k]) if read is None else read(running, prompts)
+        now += a + b * (len(running) if charged is None else charged(running, seats)) + c * prompt
+        for k in running:
+            steps[k] += 1
+            left[k] -= steps[k] > silent_steps
+            if steps[k] == 1 + silent_steps:
+                first[k] = now
+            if left[k] == 0:
+                finish[k] = now
+        if not late:
+            running = [k for k in running if left[k] > 0]
+    return [[x, y] for x, y in zip(first, finish, strict=True)]
+
+
+def joins_while_a_step_runs(*args):
+    return _serve(*args, joins=lambda came, now, end: came < end)
+
+
+def frees_a_seat_a_step_late(*args):
+    return _serve(*args, late=True)
+
+
+def admits_only_into_an_empty_engine(*args):
+    return _serve(*args, into_empty=True)
+
+
+def waits_until_all_seats_are_taken(arrivals_s, prompts, tokens, seats, a, b, c):
+    return _serve(arrivals_s, prompts, tokens, seats, a, b, c, company=seats)
+
+
+def pays_for_all_seats(*args):
+    return _serve(*args, charged=lambda running, seats: seats)
+
+
+def forgets_the_prompt(*args):
+    return _serve(*args, read=lambda running, prompts: 0)
+
+
+def reads_the_prompt_in_every_step(*args):
+    return _serve(*args, read=lambda running, prompts: sum(prompts[k] for k in running))
+
+
+def gets_no_token_from_the_prompts_step(*args):
+    return _serve(*args, silent_steps=1)
+
+
+def serves_the_newest_first(*args):
+    return _serve(*args, newest=True)
+
+
+def serves_before_anyone_came(*args):
+    return _serve(*args, jump=False)
+
+
+def returns_seconds_since_arrival(arrivals_s, *rest):
+    return [[x - t, y - t] for t, (x, y) in zip(arrivals_s, _serve(arrivals_s, *rest), strict=True)]
+
+
+def returns_the_finish_alone(*args):
+    return [finish for _, finish in _serve(*args)]
+
+
+def in_plain_lists(*args):
+    return _serve(*args)
+
+
+def with_a_heap_of_last_steps(arrivals_s, prompts, tokens, seats, a, b, c):
+    """Counts steps instead of tokens left: a request that joins at step s leaves after step s + tokens − 1."""
+    n, now, step, place = len(tokens), 0.0, 0, 0
+    leaving, first, finish = [], {}, {}
+    while place < n or leaving:
+        if not leaving:
+            now = max(now, arrivals_s[place])
+        new = []
+        while place < n and arrivals_s[place] <= now and len(leaving) < seats:
+            heapq.heappush(leaving, (step + tokens[place] - 1, place))
+            new.append(place)
+            place += 1
+        now += a + b * len(leaving) + c * sum(prompts[k] for k in new)
+        first |= dict.fromkeys(new, now)
+        while leaving and leaving[0][0] == step:
+            finish[heapq.heappop(leaving)[1]] = now
+        step += 1
+    return [(first[k], finish[k]) for k in range(n)]
+
+
+def with_records(arrivals_s, prompts, tokens, seats, a, b, c):
+    requests = [
+        {"came": came, "prompt": prompt, "left": length, "first": math.nan, "finish": math.nan}
+        for came, prompt, length in zip(arrivals_s, prompts, tokens, strict=True)
+    ]
+    waiting, inside, clock = requests[:], [], 0.0
+    while waiting or inside:
+        inside = [r for r in inside if r["left"]]
+        if not inside and waiting and waiting[0]["came"] > clock:
+            clock = waiting[0]["came"]
+        while waiting and len(inside) < seats and waiting[0]["came"] <= clock:
+            inside.append(waiting.pop(0))
+        if not inside:
+            break
+        clock += a + b * len(inside) + c * sum(r["prompt"] for r in inside if math.isnan(r["first"]))
+        for r in inside:
+            r["left"] -= 1
+            r["first"] = clock if math.isnan(r["first"]) else r["first"]
+            r["finish"] = clock
+    return [[r["first"], r["finish"]] for r in requests]
+
+
+EVERYWHERE = dict.fromkeys(["alone", "joining", "leaving", "edges", "property"])
+WRONG = {
+    joins_while_a_step_runs: {"joining": "while a step runs", "property": None},
+    frees_a_seat_a_step_late: {"leaving": "a step late", "property": None},
+    admits_only_into_an_empty_engine: {
+        "joining": "an engine that is running", "leaving": "not when all are done", "edges": None, "property": None,
+    },
+    waits_until_all_seats_are_taken: {
+        "alone": None, "joining": "nobody waits for company", "edges": None, "property": None,
+    },
+    pays_for_all_seats: {
+        "alone": "not for the seats", "joining": None, "edges": None, "property": None,
+    },
+    forgets_the_prompt: {**EVERYWHERE, "alone": "the prompt isn't paid for"},
+    reads_the_prompt_in_every_step: {**EVERYWHERE, "alone": "in its first step only"},
+    gets_no_token_from_the_prompts_step: {**EVERYWHERE, "alone": "first token"},
+    serves_the_newest_first: {"leaving": "first come, first served", "property": None},
+    serves_before_anyone_came: {"alone": "before it came", "joining": None, "edges": None, "property": None},
+    returns_seconds_since_arrival: {**EVERYWHERE, "alone": "since the arrival"},
+    returns_the_finish_alone: {**EVERYWHERE, "alone": "a pair for each request"},
+}  # fmt: skip
+RIGHT = [in_plain_lists, with_a_heap_of_last_steps, with_records]
