@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from servinglab import theory
@@ -127,6 +128,30 @@ def test_gathering_mean_is_half_the_first_guests(rate: float, size: int) -> None
     area, _ = integrate.quad(lambda t: theory.gather_tail(t, rate, size), 0, longest, limit=200)
     assert area == pytest.approx(theory.gather_mean(rate, size), rel=1e-6)
     assert theory.gather_mean(rate, size) == pytest.approx(theory.first_guest_wait(rate, size) / 2)
+
+
+@given(RATES, st.integers(1, 60), st.floats(0.01, 5))
+@settings(max_examples=40)
+def test_gathering_with_a_window(rate: float, size: int, window: float) -> None:
+    tail = partial(theory.gather_tail, rate_rps=rate, batch_size=size, max_wait_s=window)
+    edges = np.linspace(0, window, 41)
+    area = sum(integrate.fixed_quad(lambda t: tail(t), low, high, n=8)[0] for low, high in pairwise(edges))
+    assert area == pytest.approx(theory.gather_mean(rate, size, window), rel=1e-6, abs=1e-12)
+    # whoever fills the batch waits for nobody: with probability P(B − 1 others came within the window)
+    filled = stats.poisson.sf(size - 2, rate * window)
+    assert tail(0.0) == pytest.approx(1 - filled / theory.gathered_batch(rate, size, window), abs=1e-9)
+    assert tail(np.nextafter(window, 0)) <= tail(window / 2) and tail(window) == 0.0
+
+
+def test_a_long_window_is_none_and_no_window_takes_who_is_there() -> None:
+    for t in (0.0, 0.2, 0.7):
+        long = theory.gather_tail(t, 20, 15, max_wait_s=50.0)
+        assert long == pytest.approx(theory.gather_tail(t, 20, 15), rel=1e-9)
+    assert theory.gather_mean(20, 15, max_wait_s=50.0) == pytest.approx(theory.gather_mean(20, 15))
+    assert theory.gathered_batch(20, 15, max_wait_s=0.0) == 1.0
+    assert theory.gather_mean(20, 15, max_wait_s=0.0) == theory.gather_quantile(0.99, 20, 15, max_wait_s=0.0) == 0.0
+    # the formula's smaller of two numbers is more than the mean of the smaller
+    assert 2 * theory.gather_mean(20, 2, max_wait_s=0.05) < 2 * theory.first_guest_wait(20, 2, max_wait_s=0.05)
 
 
 def test_a_random_guests_p99_is_neither_the_first_guests_nor_the_mean() -> None:

@@ -126,6 +126,16 @@ def test_lindleys_recursion_to_the_nanosecond() -> None:
     assert np.array_equal(served.finish_ns, np.repeat(ends, size))
 
 
+@pytest.mark.parametrize(("size", "window"), [(15, 0.5), (4, 0.5), (40, 0.3)])
+def test_gathering_with_a_window(size: int, window: float) -> None:
+    orders = sl.poisson(rate_rps=20, n=400_000, seed=23)
+    served = sl.simulate(orders, sl.DynamicBatching(size, window), POT, pots=None)
+    assert_agrees(theory.gather_mean(20, size, window), mean(served.wait_s), 0.01)
+    for t in (0.0, 0.1, 0.29):
+        assert_agrees(theory.gather_tail(t, 20, size, window), mean(served.wait_s > t), 0.05)
+    assert served.summary().mean_batch_size == pytest.approx(theory.gathered_batch(20, size, window), rel=0.01)
+
+
 # Taking what is there
 
 

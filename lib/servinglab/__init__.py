@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 _MODULES = (
     "catalog", "grading", "intervals", "lengths", "measured_steps", "metrics", "plots", "quiz", "streams", "theory",
-    "widgets", "windows",
+    "token_theory", "widgets", "windows",
 )  # fmt: skip
 
 __all__ = [

@@ -4,7 +4,8 @@ Models one kind of guest: arrivals are Poisson with rate λ (`rate_rps`), a batc
 (`fixed_s` + `per_request_s`·B), the line is first come, first served and endless, and the kitchen has been
 open for long (the *steady state*). Chapter 1 sets these laws beside `servinglab.simulate`.
 
-Doesn't model bursts, guests who leave, answers of several tokens, or the first minutes after opening. Each
+Doesn't model bursts, guests who leave, answers of several tokens (`servinglab.token_theory`), or the first minutes
+after opening. Each
 function says where else its formula stops being true.
 
 The exact laws come as a `QueueLaw`: means, tails P(· > t) for a time or an array of times, and quantiles.
@@ -201,28 +202,73 @@ def first_guest_wait(rate_rps: float, batch_size: int, max_wait_s: float = math.
     >>> first_guest_wait(20, 15, max_wait_s=0.5)
     0.5
     """
-    rate, size = _check_gathering(rate_rps, batch_size)
-    window = math.inf if max_wait_s == math.inf else check_number("max_wait_s", max_wait_s, ge=0)
+    rate, size, window = _check_gathering(rate_rps, batch_size, max_wait_s)
     return float(min(window, (size - 1) / rate))
 
 
-def gather_mean(rate_rps: float, batch_size: int) -> float:
-    """Mean wait of a random guest until its batch of B is full: (B − 1)/(2λ), half of the first guest's.
+def gather_mean(rate_rps: float, batch_size: int, max_wait_s: float = math.inf) -> float:
+    """Mean wait of a random guest until its batch starts: (B − 1)/(2λ) without a window, half of the first guest's.
+
+    With a window it is the area under `gather_tail`, in closed form.
+
+    Parameters
+    ----------
+    rate_rps, batch_size, max_wait_s
+        As in `gather_tail`.
 
     Examples
     --------
     >>> gather_mean(20, 15)
     0.35
+    >>> round(gather_mean(20, 15, max_wait_s=0.5), 4)
+    0.2635
     """
-    return first_guest_wait(rate_rps, batch_size) / 2
+    rate, size, window = _check_gathering(rate_rps, batch_size, max_wait_s)
+    if window == math.inf:
+        return (size - 1) / rate / 2
+    from scipy.special import pdtrc
+
+    others = np.arange(1, size)
+    first = pdtrc(others - 1, rate * window).sum() / rate  # ∫ P(fewer than B − 1 came by t) dt
+    rest = (np.arange(1, size - 1) * pdtrc(np.arange(1, size - 1), rate * window)).sum() / rate
+    return float((first + rest) / gathered_batch(rate, size, window))
 
 
-def gather_tail(t_s: Any, rate_rps: float, batch_size: int) -> Any:
-    """P(a random guest waits longer than t until its batch of B is full) = (1/B) Σ_{j<B} P(Erlang(j, λ) > t).
+def gathered_batch(rate_rps: float, batch_size: int, max_wait_s: float) -> float:
+    """Mean size of a batch that starts when B are there or the first has waited W: 1 + E[min(Poisson(λW), B − 1)].
 
-    A guest is equally likely to be any of the B, and with j guests still to come it waits for j exponential
-    gaps. Exact for Poisson arrivals and batches that start only when full; the wait for a busy pot isn't in
-    it.
+    Holds where a pot is always free; behind a busy pot batches grow.
+
+    Parameters
+    ----------
+    rate_rps, batch_size, max_wait_s
+        As in `gather_tail`.
+
+    Examples
+    --------
+    >>> round(gathered_batch(20, 15, max_wait_s=0.5), 2)
+    10.81
+    """
+    rate, size, window = _check_gathering(rate_rps, batch_size, max_wait_s)
+    if window == math.inf:
+        return float(size)
+    from scipy.special import pdtrc
+
+    return float(1 + pdtrc(np.arange(size - 1), rate * window).sum())
+
+
+def gather_tail(t_s: Any, rate_rps: float, batch_size: int, max_wait_s: float = math.inf) -> Any:
+    """P(a random guest waits longer than t until its batch starts), with a pot always free.
+
+    Without a window, (1/B) Σ_{j<B} P(Erlang(j, λ) > t): a guest is equally likely to be any of the B, and with j guests
+    still to come it waits for j exponential gaps.
+
+    With a window W the batch starts when B are there or the first has waited W. The first waits longer than t < W if
+    fewer than B − 1 came within t. One who comes u − t after the first does if u < W and, itself counted, fewer than
+    B − 1 came within u. So with N guests per batch (`gathered_batch`),
+    P(> t) = [P(Poisson(λt) ≤ B − 2) + Σ_{j≤B−3} (P(Erlang(j + 1) ≤ W) − P(Erlang(j + 1) ≤ t))] / E[N].
+
+    Exact for Poisson arrivals; the wait for a busy pot isn't in it.
 
     Parameters
     ----------
@@ -232,6 +278,8 @@ def gather_tail(t_s: Any, rate_rps: float, batch_size: int) -> Any:
         λ > 0.
     batch_size : int
         B ≥ 1.
+    max_wait_s : float
+        W ≥ 0 in seconds; infinite (the default) for no window.
 
     Returns
     -------
@@ -243,26 +291,32 @@ def gather_tail(t_s: Any, rate_rps: float, batch_size: int) -> Any:
     >>> gather_tail(0.0, 20, 4)      # all but the last guest wait
     0.75
     """
-    rate, size = _check_gathering(rate_rps, batch_size)
-    from scipy.special import pdtr
+    rate, size, window = _check_gathering(rate_rps, batch_size, max_wait_s)
+    mean_batch = gathered_batch(rate, size, window)
+    from scipy.special import pdtr, pdtrc
 
     def tail(t: float) -> float:
         if t < 0:
             return 1.0
-        # P(Erlang(j) > t): fewer than j arrivals within t
-        return float(pdtr(np.arange(size - 1), rate * t).sum() / size)
+        if t >= window:
+            return 0.0
+        if window == math.inf:  # P(Erlang(j) > t): fewer than j arrivals within t
+            return float(pdtr(np.arange(size - 1), rate * t).sum() / size)
+        first = float(pdtr(size - 2, rate * t)) if size > 1 else 0.0
+        later = np.arange(size - 2)
+        return (first + float((pdtrc(later, rate * window) - pdtrc(later, rate * t)).sum())) / mean_batch
 
     return _at_each(t_s, tail)
 
 
-def gather_quantile(q: float, rate_rps: float, batch_size: int) -> float:
-    """The wait for a full batch that a fraction q of the guests don't exceed, in seconds.
+def gather_quantile(q: float, rate_rps: float, batch_size: int, max_wait_s: float = math.inf) -> float:
+    """The wait for a batch's start that a fraction q of the guests don't exceed, in seconds, with a pot always free.
 
     Parameters
     ----------
     q : float
         0 < q < 1, for example 0.99.
-    rate_rps, batch_size
+    rate_rps, batch_size, max_wait_s
         As in `gather_tail`.
 
     Examples
@@ -270,7 +324,7 @@ def gather_quantile(q: float, rate_rps: float, batch_size: int) -> float:
     >>> round(gather_quantile(0.99, 20, 15) + 0.4 + 0.02 * 15, 3)    # P99 of batch 15, a pot always free
     1.697
     """
-    return _quantile(lambda t: gather_tail(t, rate_rps, batch_size), q)
+    return _quantile(lambda t: gather_tail(t, rate_rps, batch_size, max_wait_s), q)
 
 
 # Laws of waiting
@@ -461,7 +515,7 @@ def batch_queue(rate_rps: float, batch_size: int, service_s: float, pots: int = 
     >>> round(law.mean_wait_s, 4), round(law.wait_quantile(0.99), 4)
     (0.2591, 1.4846)
     """
-    rate, size = _check_gathering(rate_rps, batch_size)
+    rate, size, _ = _check_gathering(rate_rps, batch_size)
     service = check_number("service_s", service_s, gt=0)
     many = check_number("pots", pots, ge=1, integer=True)
     load = _check_stable(rate, size * many / service)
@@ -514,7 +568,7 @@ def static_batching(
     2 1.05 1.697
     None 1.05 1.697
     """
-    rate, size = _check_gathering(rate_rps, batch_size)
+    rate, size, _ = _check_gathering(rate_rps, batch_size)
     fixed, per_request = _check_pot(fixed_s, per_request_s)
     service = fixed + per_request * size
     if pots is None:
@@ -684,9 +738,10 @@ def _check_pot(fixed_s: float, per_request_s: float) -> tuple[float, float]:
     return fixed, per_request
 
 
-def _check_gathering(rate_rps: float, batch_size: int) -> tuple[float, int]:
+def _check_gathering(rate_rps: float, batch_size: int, max_wait_s: float = math.inf) -> tuple[float, int, float]:
     rate = check_number("rate_rps", rate_rps, gt=0)
-    return rate, check_number("batch_size", batch_size, ge=1, integer=True)
+    size = check_number("batch_size", batch_size, ge=1, integer=True)
+    return rate, size, math.inf if max_wait_s == math.inf else check_number("max_wait_s", max_wait_s, ge=0)
 
 
 def _check_queue(rate_rps: float, service_s: float) -> tuple[float, float, float]:
