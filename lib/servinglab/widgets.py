@@ -193,7 +193,7 @@ def step_view(engine: str, batch: int, context: int, batch_sizes: tuple[int, ...
     Examples
     --------
     >>> step_view("8B · H100", 32, 4096, (1, 32)).says[:3]
-    (('step', ' = 13.0 ms'), ('throughput', ' = 2,460 /s'), ('gain', ' = 16.7'))
+    (('step_time', ' = 13.0 ms'), ('throughput', ' = 2,460 /s'), ('gain', ' = 16.7'))
     """
     memory_ms, compute_ms, step_ms, tokens_s = step_curves(engine, context, batch_sizes)
     at = batch_sizes.index(batch)
@@ -206,7 +206,7 @@ def step_view(engine: str, batch: int, context: int, batch_sizes: tuple[int, ...
         curves=(
             Curve("reading", batch_sizes, memory_ms, "grey"),
             Curve("computing", batch_sizes, compute_ms, "purple"),
-            Curve("step", batch_sizes, step_ms, marks=True),
+            Curve("step_time", batch_sizes, step_ms, marks=True),
         ),
         picked=batch,
         log_x=True,
@@ -225,7 +225,7 @@ def step_view(engine: str, batch: int, context: int, batch_sizes: tuple[int, ...
         log_x=True,
     )
     says = (
-        ("step", f" = {step_ms[at]:.1f} ms"),
+        ("step_time", f" = {step_ms[at]:.1f} ms"),
         ("throughput", f" = {float(f'{tokens_s[at]:.3g}'):,.0f} /s"),
         ("gain", f" = {tokens_s[at] / tokens_s[0]:.3g}"),
         ("longer", ": ", "reading" if memory_ms[at] >= compute_ms[at] else "computing"),

@@ -1,4 +1,4 @@
-"""Numbers of chapter 2's quiz: a step's reading, the gain of a batch, the longer side; from chapter 1 half-batch, Little."""
+"""Numbers of chapter 2's quiz: a step's reading, a gain, the longer side; from chapter 1 half of the limit, Little."""
 
 from __future__ import annotations
 
