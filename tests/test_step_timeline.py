@@ -106,6 +106,11 @@ def test_the_page_gets_every_combination_in_the_sliders_order() -> None:
     assert [lane["last"] for lane in data["lanes"]] == [
         runs[key].duration_s for key in [(2, 16), (2, 64), (4, 16), (4, 64)]
     ]
+    assert [each["start"] for each in data["sliders"]] == [0, 0]
+    other = step_timeline(chat, runs, sliders=["max_num_seqs", "max_num_batched_tokens"], start=(4, 16)).data
+    assert [each["start"] for each in other["sliders"]] == [1, 0]
+    with pytest.raises(ValueError, match=r"start must be a key of results.*\(3, 16\)"):
+        step_timeline(chat, runs, sliders=["max_num_seqs", "max_num_batched_tokens"], start=(3, 16))
     assert data["duration"] == max(run.duration_s for run in runs.values())
     lane = data["lanes"][2]
     told = step_states(runs[4, 16], chat)

@@ -183,6 +183,7 @@ def step_timeline(
     results: Mapping[Any, Result],
     *,
     sliders: Sequence[str] = (),
+    start: tuple[Any, ...] | None = None,
     labels: Sequence[str] | None = None,
 ) -> Component:
     """Runs step by step, animated: a row for each request, a column for each step, below it the blocks in use.
@@ -196,6 +197,8 @@ def step_timeline(
         one for each slider -> run, for every combination; one run is shown at a time.
     sliders : sequence of str
         Names of what is varied, such as "max_num_seqs".
+    start : tuple, optional
+        The run that is shown first. Default: the smallest values.
     labels : sequence of str, optional
         The rows' names. Default: 1, 2, 3 …
 
@@ -229,6 +232,9 @@ def step_timeline(
         missing = [key for key in product(*stops) if key not in results]
         if missing:
             raise ValueError(f"results must hold a run for every combination of {list(sliders)}; it lacks {missing[0]}")
+    if start is not None and (not sliders or start not in results):
+        raise ValueError(f"start must be a key of results, with sliders; got {start!r}")
+    first = [each.index(value) for each, value in zip(stops, start, strict=True)] if start else [0] * len(stops)
     keys = list(product(*stops)) if sliders else list(results)
     lanes = []
     for key in keys:
@@ -238,13 +244,16 @@ def step_timeline(
         "duration": max(lane["last"] for lane in lanes),
         "lanes": lanes,
         "sliders": [
-            {"label": name, "stops": [f"{stop:g}" if isinstance(stop, float) else str(stop) for stop in each]}
-            for name, each in zip(sliders, stops, strict=True)
+            {"label": name, "stops": [f"{at:g}" if isinstance(at, float) else str(at) for at in each], "start": index}
+            for name, each, index in zip(sliders, stops, first, strict=True)
         ],
     }
     told = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in zip(sliders, stops, strict=True))
     return Component(
-        "steps", data, _table(lanes[:1] if sliders else lanes), f"step timeline: {told or ', '.join(map(str, keys))}"
+        "steps",
+        data,
+        _table([lanes[keys.index(start or keys[0])]] if sliders else lanes),
+        f"step timeline: {told or ', '.join(map(str, keys))}",
     )
 
 

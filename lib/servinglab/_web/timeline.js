@@ -134,14 +134,14 @@ class StepLane {
 }
 
 mount('[data-sl="steps"]', (root, data) => {
-  const chosen = data.sliders.map(() => 0);
+  const chosen = data.sliders.map(({ start }) => start);
   const shown = data.sliders.length ? [new StepLane(data.duration)] : data.lanes.map(() => new StepLane(data.duration));
   const index = () => data.sliders.reduce((sum, { stops }, k) => sum * stops.length + chosen[k], 0);
   const choose = () => shown.forEach((lane, k) => lane.choose(data.lanes[data.sliders.length ? index() : k]));
   const events = () => inOrder([0, data.duration, ...shown.flatMap((lane) => lane.moments())]);
   choose();
   let redraw = () => {};
-  const controls = data.sliders.map(({ label, stops }, k) => slider(nameOf(label), stops, 0, stops, (now) => {
+  const controls = data.sliders.map(({ label, stops }, k) => slider(nameOf(label), stops, chosen[k], stops.map(nameOf), (now) => {
     chosen[k] = now;
     choose();
     redraw(events());
