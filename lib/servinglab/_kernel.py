@@ -184,6 +184,27 @@ def _steps_to(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growt
 
 
 @njit(cache=True)
+def _stretch(
+    base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, most: int, gap: int
+) -> tuple[int, int]:  # fmt: skip
+    """The fewest steps, from 1 to `most`, that last at least `gap` nanoseconds, `most` if none do; and how long."""
+    fs, more = base + per_kv * kv + HALF, per_kv * growth
+    fs_2, more_2 = base_2 + per_kv_2 * kv + HALF, per_kv_2 * growth
+    total = 0
+    for i in range(1, min(most, FEW) + 1):
+        total += max(fs, fs_2) // NS
+        if total >= gap or i == most:
+            return i, total
+        fs += more
+        fs_2 += more_2
+    total = _roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, most)
+    if total <= gap:
+        return most, total
+    steps = _steps_to(base, per_kv, base_2, per_kv_2, kv, growth, most, gap)
+    return steps, _roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, steps)
+
+
+@njit(cache=True)
 def run(
     # the workload
     arrival: Any, prompt: Any, output: Any, scale: Any, think: Any, scaled: bool, clients: int,
@@ -441,39 +462,50 @@ def run(
 
 # ---- tokens and blocks: ContinuousBatching with a budget and a KV cache, as servinglab.paged decides it ----
 
+MOST_STEPS = 2**15 - 1  # in one row
+
+# A row of this loop's log holds what every stretch has; `_token_log` says how it unpacks. A stretch in which more goes on
+# than decoding also has a mark, and says so by a negative number of steps; a row of no steps is a pause.
+ROW = np.dtype(
+    [("end_ns", "i8"), ("kv_tokens", "i4"), ("kv_blocks", "i4"), ("charged", "u2"), ("steps", "i2")]
+)  # fmt: skip
+MARK = np.dtype(
+    [("waiting", "i4"), ("prefill_tokens", "i4"), ("decode_tokens", "u2"), ("first_tokens", "u2"), ("preempted", "u2")]
+)
+# the same for counts that these might not hold
+WIDE_ROW, WIDE_MARK = (np.dtype([(name, "i8") for name in each.names]) for each in (ROW, MARK))
+
 # state of `run_tokens`, beside the arrays
 (
-    T_NOW, T_STEP, T_NEXT, T_HEAD, T_TAIL, T_STACK, T_COUNT, T_DECODING, T_PARTIAL, T_LAST, T_FREE, T_KV, T_SPARE,
-    T_PENDING, T_DONE, T_SEEN, T_LATE, T_LOST, T_ANSWERED,
-) = range(19)  # fmt: skip
-TOKEN_STATE = 19
+    T_NOW, T_STEP, T_PHASE, T_NEXT, T_HEAD, T_TAIL, T_STACK, T_COUNT, T_DECODING, T_PARTIAL, T_LAST, T_FREE, T_KV,
+    T_SPARE, T_PENDING, T_DONE, T_LATE, T_LOST, T_ANSWERED, T_MARKS,
+) = range(20)  # fmt: skip
+TOKEN_STATE = 20
 
 # a seat of a running request: who, its neighbours in running order and in the wheel, and how far it is
 (
-    Q_REQUEST, Q_BEFORE, Q_AFTER, Q_WHEEL_BEFORE, Q_WHEEL_AFTER, Q_OFFSET, Q_ENDS, Q_TOKENS, Q_COMPUTED, Q_LAST, Q_LEFT,
-) = range(11)  # fmt: skip
-SEAT_COLUMNS = 11
+    Q_REQUEST, Q_BEFORE, Q_AFTER, Q_WHEEL_BEFORE, Q_WHEEL_AFTER, Q_OFFSET, Q_PHASE, Q_ENDS, Q_TOKENS, Q_COMPUTED,
+    Q_LAST, Q_LEFT,
+) = range(12)  # fmt: skip
+SEAT_COLUMNS = 12
 
 # a preempted request: who, tokens to compute again, when its last token came (-1: none), tokens still to come
 STACK_COLUMNS = 4
 
 
 @njit(cache=True)
-def _unseat(state: Any, seat: Any, q: int) -> None:
-    """Take a seat out of the running order and put it among the spare ones."""
+def _unseat(seat: Any, q: int, last: int) -> int:
+    """Take a seat out of the running order, whose end is at `last`; return where its end is now."""
     before, after = seat[q, Q_BEFORE], seat[q, Q_AFTER]
     if before >= 0:
         seat[before, Q_AFTER] = after
     if after >= 0:
         seat[after, Q_BEFORE] = before
-    else:
-        state[T_LAST] = before
-    seat[q, Q_AFTER] = state[T_SPARE]
-    state[T_SPARE] = q
-    state[T_COUNT] -= 1
+        return last
+    return before
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def run_tokens(
     # the workload
     arrival: Any, prompt: Any, output: Any, reject: Any, think: Any, clients: int,
@@ -488,103 +520,101 @@ def run_tokens(
     state: Any, waited: Any, seat: Any, wheel: Any, need: Any, stack: Any, order: Any,
     pending_time: Any, pending_request: Any,
     # the log
-    log: Any, late: Any,
+    log: Any, marks: Any, late: Any,
 ) -> int:  # fmt: skip
     """Serve on until everything is done or the log is full; return the number of rows written.
 
     First come first served, synchronous, without thresholds and without a prefix cache. Steps are numbered; a decoding
     request's place in the cache is the step's number plus its offset, so that nothing is touched while it decodes.
     `need[p]` counts those who need a new block at steps ≡ p; `wheel[s]` lists those whose last token comes at step s.
+    `state` is unpacked here and packed again at the end: the compiler keeps names in registers, but not an array.
     """
     n = len(arrival)
-    used, full, wheel_size = 0, len(log), len(wheel)
-    mask = wheel_size - 1
-    per_kv, per_kv_2 = side[0, 3], side[1, 3]
-    state[T_LATE] = 0
+    used, full, marked, late_used = 0, min(len(log), len(marks)), 0, 0
+    mask = len(wheel) - 1
+    fixed, per_request, per_prefill, per_kv = side[0, 0], side[0, 1], side[0, 2], side[0, 3]
+    fixed_2, per_request_2, per_prefill_2, per_kv_2 = side[1, 0], side[1, 1], side[1, 2], side[1, 3]
+    now, s, phase = state[T_NOW], state[T_STEP], state[T_PHASE]
+    to_send, head, tail, stacked = state[T_NEXT], state[T_HEAD], state[T_TAIL], state[T_STACK]
+    count, decoding, partial, last = state[T_COUNT], state[T_DECODING], state[T_PARTIAL], state[T_LAST]
+    free, held_tokens, spare, pending = state[T_FREE], state[T_KV], state[T_SPARE], state[T_PENDING]
+    finished, lost_before, answered = state[T_DONE], state[T_LOST], state[T_ANSWERED]
+    waited_ns = waited[0]
 
     while True:
         # ---- who has come
-        now = state[T_NOW]
-        while True:
-            at = FAR
-            if clients > 0:
-                if state[T_PENDING] > 0:
-                    at = pending_time[0]
-            elif state[T_NEXT] < n:
-                at = arrival[state[T_NEXT]]
-            if at >= now and clients > 0 and state[T_ANSWERED] > 0:  # those answered now send again
-                while state[T_ANSWERED] > 0:
-                    state[T_ANSWERED] -= 1
-                    if state[T_NEXT] < n:
-                        k = state[T_NEXT]
-                        state[T_NEXT] += 1
-                        state[T_PENDING] = _push(pending_time, pending_request, state[T_PENDING], now + think[k], k)
-                continue
-            if at > now:
-                break
-            waiting = state[T_TAIL] - state[T_HEAD] + state[T_STACK]
-            waited[0] += float(waiting) * float(at - state[T_SEEN])
-            state[T_SEEN] = at
-            if clients > 0:
+        at = FAR
+        if clients == 0:
+            while to_send < n and arrival[to_send] <= now:
+                waited_ns += float(now - arrival[to_send])
+                to_send += 1
+            tail = to_send
+            if to_send < n:
+                at = arrival[to_send]
+        else:
+            while True:
+                at = pending_time[0] if pending > 0 else FAR
+                if at >= now and answered > 0:  # those answered now send again
+                    while answered > 0:
+                        answered -= 1
+                        if to_send < n:
+                            pending = _push(pending_time, pending_request, pending, now + think[to_send], to_send)
+                            to_send += 1
+                    continue
+                if at > now:
+                    break
                 r = pending_request[0]
-                state[T_PENDING] = _pop(pending_time, pending_request, state[T_PENDING])
+                pending = _pop(pending_time, pending_request, pending)
                 arrival[r] = at
                 if reject[r]:
-                    state[T_DONE] += 1
-                    if state[T_NEXT] < n:
-                        k = state[T_NEXT]
-                        state[T_NEXT] += 1
-                        state[T_PENDING] = _push(pending_time, pending_request, state[T_PENDING], at + think[k], k)
+                    finished += 1
+                    if to_send < n:
+                        pending = _push(pending_time, pending_request, pending, at + think[to_send], to_send)
+                        to_send += 1
                     continue
-                order[state[T_TAIL]] = r
-            else:
-                state[T_NEXT] += 1
-            state[T_TAIL] += 1
-        waiting = state[T_TAIL] - state[T_HEAD] + state[T_STACK]
-        waited[0] += float(waiting) * float(now - state[T_SEEN])
-        state[T_SEEN] = now
+                waited_ns += float(now - at)
+                order[tail] = r
+                tail += 1
+        waiting = tail - head + stacked
 
-        if state[T_COUNT] == 0 and waiting == 0:
+        if used >= full or late_used + seats >= len(late):
+            break
+        if count == 0 and waiting == 0:
+            now = at
             if at == FAR:
-                state[T_NOW] = FAR
-                return used
-            state[T_NOW] = at
+                break
+            row = log[used]
+            row["end_ns"] = now
+            row["kv_tokens"] = row["kv_blocks"] = row["charged"] = row["steps"] = 0
+            used += 1
             continue
-        if used == full or state[T_LATE] + seats >= len(late):
-            return used
 
         # ---- those who run: blocks for their next tokens, or the last to come makes room
-        s = state[T_STEP]
-        phase = s % block_size
-        partial = state[T_PARTIAL]
-        chunk = np.int64(0)
-        lost = 0
-        while state[T_COUNT] > 0:
-            demand = need[phase]
-            chunk = np.int64(0)
+        demand, chunk, lost = np.int64(0), np.int64(0), np.int64(0)
+        while count > 0:
+            demand, chunk = need[phase], np.int64(0)
             if partial >= 0:
                 done = seat[partial, Q_COMPUTED]
-                chunk = min(seat[partial, Q_TOKENS] - done, budget - state[T_DECODING])  # at least 1: budget >= seats
+                chunk = min(seat[partial, Q_TOKENS] - done, budget - decoding)  # at least 1: budget >= seats
                 if not whole:
                     demand += -(-(done + chunk) // block_size) + (-done // block_size)
-            if not limited or demand <= state[T_FREE]:
+            if not limited or demand <= free:
                 break
-            q = state[T_LAST]
+            q = last
             r = seat[q, Q_REQUEST]
-            top = state[T_STACK]
-            stack[top, 0] = r
+            stack[stacked, 0] = r
             if q == partial:
                 held = -(-seat[q, Q_COMPUTED] // block_size)
-                stack[top, 1], stack[top, 2] = seat[q, Q_TOKENS], seat[q, Q_LAST]
-                stack[top, 3] = seat[q, Q_LEFT]
-                partial = -1
+                stack[stacked, 1], stack[stacked, 2] = seat[q, Q_TOKENS], seat[q, Q_LAST]
+                stack[stacked, 3] = seat[q, Q_LEFT]
+                partial = np.int64(-1)
             else:
                 done = s + seat[q, Q_OFFSET]
                 held = -(-done // block_size)
-                stack[top, 1], stack[top, 2], stack[top, 3] = done + 1, now, seat[q, Q_ENDS] - s + 1
-                need[-seat[q, Q_OFFSET] % block_size] -= 1
-                state[T_DECODING] -= 1
-                state[T_KV] -= done
+                stack[stacked, 1], stack[stacked, 2], stack[stacked, 3] = done + 1, now, seat[q, Q_ENDS] - s + 1
+                need[seat[q, Q_PHASE]] -= 1
+                decoding -= 1
+                held_tokens -= done
                 before, after = seat[q, Q_WHEEL_BEFORE], seat[q, Q_WHEEL_AFTER]
                 if before >= 0:
                     seat[before, Q_WHEEL_AFTER] = after
@@ -592,72 +622,67 @@ def run_tokens(
                     wheel[seat[q, Q_ENDS] & mask] = after
                 if after >= 0:
                     seat[after, Q_WHEEL_BEFORE] = before
-            state[T_STACK] += 1
-            state[T_FREE] += held
+            stacked += 1
+            free += held
             preemptions[r] += 1
             waiting += 1
             lost += 1
-            _unseat(state, seat, q)
-        state[T_PARTIAL] = partial
-        state[T_LOST] += lost
-        if lost > 0 and state[T_COUNT] == 0:
+            last = _unseat(seat, q, last)
+            seat[q, Q_AFTER], spare = spare, q
+            count -= 1
+        lost_before += lost
+        if lost > 0 and count == 0:
             continue  # nobody is left to run: the line may try again at once
 
-        decoding = state[T_DECODING]
-        charged, kv, prefill = decoding, state[T_KV] + decoding, np.int64(0)
-        taken = need[phase]
+        decode, resumed = decoding, partial >= 0
+        charged, kv, prefill = decode, held_tokens + decode, np.int64(0)
         mark = np.int64(-1)  # the first seat whose prompt is complete after this step, if any
-        if partial >= 0:
+        free -= demand
+        if resumed:
             done = seat[partial, Q_COMPUTED]
             charged += 1
             kv += done + chunk
             if chunk > 1 or done < prompt[seat[partial, Q_REQUEST]]:
                 prefill += chunk
-            if not whole:
-                taken += -(-(done + chunk) // block_size) + (-done // block_size)
             seat[partial, Q_COMPUTED] = done + chunk
             if done + chunk == seat[partial, Q_TOKENS]:
-                mark = partial
-                state[T_PARTIAL] = -1
-        state[T_FREE] -= taken
+                mark, partial = partial, np.int64(-1)
 
         # ---- those who wait: the head, while it fits
-        left = budget - decoding - chunk
-        admitted = 0
-        while lost == 0 and waiting > 0 and left > 0 and state[T_COUNT] < seats:
-            if state[T_STACK] > 0:
-                top = state[T_STACK] - 1
-                r, tokens = stack[top, 0], stack[top, 1]
+        left = budget - decode - chunk
+        admitted = np.int64(0)
+        while lost == 0 and waiting > 0 and left > 0 and count < seats:
+            if stacked > 0:
+                r, tokens = stack[stacked - 1, 0], stack[stacked - 1, 1]
             else:
-                r = order[state[T_HEAD]] if clients > 0 else state[T_HEAD]
+                r = order[head] if clients > 0 else head
                 tokens = prompt[r]
             if not chunked and tokens > left:
                 break
             chunk = min(tokens, left)
-            held = prompt[r] + output[r] - 1 if whole else chunk
+            held = -(-(prompt[r] + output[r] - 1 if whole else chunk) // block_size)
             if limited:
-                wanted = -(-(tokens if gate and not whole else held) // block_size)
-                if wanted > state[T_FREE] - (watermark if state[T_COUNT] > 0 else 0):
+                wanted = -(-tokens // block_size) if gate and not whole and chunk < tokens else held
+                if wanted > free - (watermark if count > 0 else 0):
                     break
-            q = state[T_SPARE]
-            state[T_SPARE] = seat[q, Q_AFTER]
-            if state[T_STACK] > 0:
-                state[T_STACK] -= 1
-                seat[q, Q_LAST], seat[q, Q_LEFT] = stack[top, 2], stack[top, 3]
+            q = spare
+            spare = seat[q, Q_AFTER]
+            if stacked > 0:
+                stacked -= 1
+                seat[q, Q_LAST], seat[q, Q_LEFT] = stack[stacked, 2], stack[stacked, 3]
                 if scheduled[r] < 0:
                     scheduled[r] = now
             else:
-                state[T_HEAD] += 1
+                head += 1
                 seat[q, Q_LAST], seat[q, Q_LEFT] = -1, output[r]
                 scheduled[r] = now
             seat[q, Q_REQUEST], seat[q, Q_TOKENS], seat[q, Q_COMPUTED] = r, tokens, chunk
-            last = state[T_LAST]
             seat[q, Q_BEFORE], seat[q, Q_AFTER] = last, -1
             if last >= 0:
                 seat[last, Q_AFTER] = q
-            state[T_LAST] = q
-            state[T_COUNT] += 1
-            state[T_FREE] -= -(-held // block_size)
+            last = q
+            count += 1
+            free -= held
             charged += 1
             kv += chunk
             prefill += chunk
@@ -665,65 +690,72 @@ def run_tokens(
             waiting -= 1
             admitted += 1
             if chunk < tokens:
-                state[T_PARTIAL] = q
+                partial = q
             elif mark < 0:
                 mark = q
 
         # ---- one step, or as many as pass before anything changes
         steps = np.int64(1)
-        base = side[0, 0] + side[0, 1] * charged + side[0, 2] * prefill
-        base_2 = side[1, 0] + side[1, 1] * charged + side[1, 2] * prefill
-        if admitted == 0 and lost == 0 and partial < 0:
+        base = fixed + per_request * charged + per_prefill * prefill
+        base_2 = fixed_2 + per_request_2 * charged + per_prefill_2 * prefill
+        if admitted > 0 or lost > 0 or resumed:
+            end = now + max(base + per_kv * kv + HALF, base_2 + per_kv_2 * kv + HALF) // NS
+        else:
             ends = s
             while wheel[ends & mask] < 0:
                 ends += 1
-            steps = ends - s + 1
-            if waiting == 0 and state[T_COUNT] < seats and decoding < budget and at != FAR and steps > 1:
-                steps = _steps_to(base, per_kv, base_2, per_kv_2, kv, charged, steps, at - now)
-            if whole or not limited:
-                pass
-            elif steps > 1 and decoding * (steps // block_size + 1) > state[T_FREE]:
-                fit = np.int64(1)
-                while fit < steps and need[(s + fit) % block_size] <= state[T_FREE]:
-                    state[T_FREE] -= need[(s + fit) % block_size]
+            steps = min(ends - s + 1, MOST_STEPS)
+            gap = at - now if waiting == 0 and count < seats and decode < budget else FAR
+            steps, lasts = _stretch(base, per_kv, base_2, per_kv_2, kv, charged, steps, gap)
+            if steps > 1 and limited and not whole:  # blocks for the further steps, or as many steps as there are blocks
+                rounds = (steps - 1) // block_size if steps > block_size else np.int64(0)
+                fit, at_phase = 1 + rounds * block_size, phase
+                if decode * (rounds + 1) <= free:
+                    free -= decode * rounds
+                else:
+                    fit = np.int64(1)
+                while fit < steps:
+                    at_phase = at_phase + 1 if at_phase + 1 < block_size else 0
+                    if need[at_phase] > free:
+                        steps = fit
+                        lasts = _roof_ns(base, per_kv, base_2, per_kv_2, kv, charged, steps)
+                        break
+                    free -= need[at_phase]
                     fit += 1
-                steps = fit
-            elif steps > 1:
-                rounds = (steps - 1) // block_size
-                state[T_FREE] -= rounds * decoding
-                for i in range(1 + rounds * block_size, steps):
-                    state[T_FREE] -= need[(s + i) % block_size]
-        end = now + _roof_ns(base, per_kv, base_2, per_kv_2, kv, charged, steps)
+            end = now + lasts
 
-        running, in_use = state[T_COUNT], blocks - state[T_FREE]
+        in_use = blocks - free
 
         # ---- the tokens come out
-        firsts = 0
-        state[T_KV] += decoding * steps
-        last_step = s + steps - 1
-        while mark >= 0 and mark != state[T_PARTIAL]:
+        firsts = np.int64(0)
+        held_tokens += decode * steps
+        while mark >= 0 and mark != partial:
             q, mark = mark, seat[mark, Q_AFTER]
             r, tokens = seat[q, Q_REQUEST], seat[q, Q_TOKENS]
             if seat[q, Q_LAST] < 0:
                 first_token[r] = end
                 firsts += 1
             else:
-                late[state[T_LATE]] = end - seat[q, Q_LAST]
-                state[T_LATE] += 1
+                late[late_used] = end - seat[q, Q_LAST]
+                late_used += 1
             remaining = seat[q, Q_LEFT] - 1
             if remaining == 0:
                 finish[r] = end
-                state[T_DONE] += 1
-                state[T_FREE] += -(-tokens // block_size)  # an answer of one token holds no more than its prompt
-                _unseat(state, seat, q)
-                state[T_ANSWERED] += 1
+                finished += 1
+                free += -(-tokens // block_size)  # an answer of one token holds no more than its prompt
+                last = _unseat(seat, q, last)
+                seat[q, Q_AFTER], spare = spare, q
+                count -= 1
+                answered += 1
                 continue
             seat[q, Q_OFFSET] = tokens - (s + 1)
             seat[q, Q_ENDS] = s + remaining
             if not whole:
-                need[-seat[q, Q_OFFSET] % block_size] += 1
-            state[T_DECODING] += 1
-            state[T_KV] += tokens
+                its_phase = (s + 1 - tokens) % block_size
+                seat[q, Q_PHASE] = its_phase
+                need[its_phase] += 1
+            decoding += 1
+            held_tokens += tokens
             bucket = (s + remaining) & mask
             after = wheel[bucket]
             seat[q, Q_WHEEL_BEFORE], seat[q, Q_WHEEL_AFTER] = -1, after
@@ -732,42 +764,55 @@ def run_tokens(
             wheel[bucket] = q
 
         row = log[used]
-        row["start_ns"] = now
         row["end_ns"] = end
-        row["pot"] = 0
-        row["steps"] = steps
-        row["running"] = running
-        row["charged"] = charged
-        row["prefill_tokens"] = prefill
-        row["decode_tokens"] = decoding
-        row["first_tokens"] = firsts
         row["kv_tokens"] = kv
-        row["waiting"] = waiting
-        row["waited_request_s"] = waited[0] / 1e9
         row["kv_blocks"] = in_use if limited else 0
-        row["preempted"] = state[T_LOST]
-        state[T_LOST] = 0
-        waited[0] = 0.0
+        row["charged"] = charged
+        row["steps"] = steps
+        used += 1
+        waited_ns += float(waiting) * float(end - now)
+        if waiting > 0 or decode < charged or lost_before > 0:
+            row["steps"] = -steps
+            extra = marks[marked]
+            extra["waiting"] = waiting
+            extra["prefill_tokens"] = prefill
+            extra["decode_tokens"] = decode
+            extra["first_tokens"] = firsts
+            extra["preempted"] = lost_before
+            marked += 1
+            lost_before = np.int64(0)
 
-        q = wheel[last_step & mask]
-        wheel[last_step & mask] = -1
+        s += steps
+        phase += steps
+        if phase >= block_size:
+            phase %= block_size
+        q = wheel[(s - 1) & mask]
+        wheel[(s - 1) & mask] = -1
         while q >= 0:
             after = seat[q, Q_WHEEL_AFTER]
-            r = seat[q, Q_REQUEST]
-            held = last_step + seat[q, Q_OFFSET] + 1
-            finish[r] = end
-            state[T_DONE] += 1
-            state[T_FREE] += -(-held // block_size)
+            held = s + seat[q, Q_OFFSET]
+            finish[seat[q, Q_REQUEST]] = end
+            finished += 1
+            free += -(-held // block_size)
             if not whole:
-                need[-seat[q, Q_OFFSET] % block_size] -= 1
-            state[T_DECODING] -= 1
-            state[T_KV] -= held
-            _unseat(state, seat, q)
-            state[T_ANSWERED] += 1
+                need[seat[q, Q_PHASE]] -= 1
+            decoding -= 1
+            held_tokens -= held
+            last = _unseat(seat, q, last)
+            seat[q, Q_AFTER], spare = spare, q
+            count -= 1
+            answered += 1
             q = after
-        used += 1
-        state[T_NOW] = end
-        state[T_STEP] = s + steps
+        now = end
+
+    state[T_NOW], state[T_STEP], state[T_PHASE] = now, s, phase
+    state[T_NEXT], state[T_HEAD], state[T_TAIL], state[T_STACK] = to_send, head, tail, stacked
+    state[T_COUNT], state[T_DECODING], state[T_PARTIAL], state[T_LAST] = count, decoding, partial, last
+    state[T_FREE], state[T_KV], state[T_SPARE], state[T_PENDING] = free, held_tokens, spare, pending
+    state[T_DONE], state[T_LOST], state[T_ANSWERED] = finished, lost_before, answered
+    state[T_LATE], state[T_MARKS] = late_used, marked
+    waited[0] = waited_ns
+    return used
 
 
 # ---- gaps between tokens ----

@@ -11,7 +11,7 @@ The log holds one row per stretch of steps with the same members, so that a mill
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -115,13 +115,21 @@ class Segments:
     @property
     def busy_s(self) -> float:
         """Pot-seconds in which a step was running."""
-        return float((self.end_ns - self.start_ns).sum()) / 1e9
+        return float(sum(int((end - start).sum()) for start, end in self.blocks("start_ns", "end_ns"))) / 1e9
 
     @property
     def request_seconds(self) -> float:
         """Request-seconds in the system, in the line and in the pots: the integral of the number in system."""
-        in_pots = float((self.running.astype(np.float64) * (self.end_ns - self.start_ns)).sum()) / 1e9
-        return in_pots + float(self.waited_request_s.sum())
+        return self._in_pots_s() + float(self.waited_request_s.sum())
+
+    def _in_pots_s(self) -> float:
+        each = self.blocks("running", "start_ns", "end_ns")
+        return sum(float((running * (end - start).astype(np.float64)).sum()) for running, start, end in each) / 1e9
+
+    def blocks(self, *names: str, rows: int = 1 << 15) -> Iterator[tuple[Ints, ...]]:
+        """Columns of whole numbers as int64, a block of rows at a time, so that what's made of them stays small."""
+        for first in range(0, len(self), rows):
+            yield tuple(getattr(self, name)[first : first + rows].astype(np.int64) for name in names)
 
 
 @dataclass(frozen=True, eq=False)

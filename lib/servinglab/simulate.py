@@ -17,6 +17,7 @@ import numpy as np
 
 from .paged import PagedScheduler
 from .reference import check_pots, check_run, counts_tokens, describe, reference
+from ._token_log import TokenSegments
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
@@ -186,7 +187,10 @@ def _simulate_tokens(
     reject = np.zeros(n, np.bool_)
     reject[list(reasons)] = True
 
-    requests, log = _Requests(workload), _Log(k.LOG, 5 * n // 2)
+    requests = _Requests(workload)
+    narrow = _fits_narrow(workload, seats, kv)
+    log = _Log(k.ROW if narrow else k.WIDE_ROW, 4 * n)
+    marks = _Log(k.MARK if narrow else k.WIDE_MARK, 2 * n)
     columns: list[Any] = [requests.arrival, prompts, outputs, reject]
     outcome: list[Any] = [requests.scheduled, requests.first_token, requests.finish, requests.preemptions]
     some = bool(reasons) and not workload.is_closed  # nobody notices those who are turned away: they are left out
@@ -217,7 +221,7 @@ def _simulate_tokens(
             requests.scheduled[~reject], requests.first_token[~reject], requests.finish[~reject] = outcome[:3]
             requests.preemptions[~reject] = outcome[3]
         return requests.result(
-            segments=log.segments(waited[0]),
+            segments=TokenSegments(log.rows, marks.rows, waited[0] / 1e9, requests.arrival, reject),
             step_time=step_time,
             description=describe(workload, scheduler, step_time, 1, kv),
             late_gaps=np.unique(np.concatenate(late_gaps), return_counts=True),
@@ -229,15 +233,26 @@ def _simulate_tokens(
             used = k.run_tokens(
                 *columns, requests.think, workload.clients, seats, engine.budget, scheduler.chunked_prefill,
                 scheduler.full_prompt_gate, scheduler.reserve_whole_answer, engine.watermark_blocks, engine.num_blocks,
-                engine.block_size, kv is not None, _sides(step_time), *outcome, *memory, log.buffer, late,
+                engine.block_size, kv is not None, _sides(step_time), *outcome, *memory, log.buffer, marks.buffer,
+                late,
             )  # fmt: skip
             log.keep(used)
+            marks.keep(int(state[k.T_MARKS]))
             late_gaps.append(late[: state[k.T_LATE]].copy())
             if progress is not None:
                 progress(int(state[k.T_DONE]) + (0 if workload.is_closed else len(reasons)), n)
     except KeyboardInterrupt:
         raise SimulationInterrupted(result()) from None
     return result()
+
+
+def _fits_narrow(workload: Workload, seats: int, kv: HasBlocks | None) -> bool:
+    """Whether every count of a run is sure to fit the columns of the kernel's narrow log."""
+    tokens = seats * (int(workload.prompt_tokens.max()) + int(workload.output_tokens.max()))
+    blocks = 0
+    if kv is not None:
+        blocks, tokens = kv.usable_blocks, min(tokens, kv.usable_blocks * kv.block_size)
+    return seats < 2**16 and max(len(workload), tokens, blocks) < 2**31
 
 
 def _kept(column: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -312,9 +327,14 @@ class _Log:
             longer[: self._used] = self._rows[: self._used]
             self._rows = longer
 
+    @property
+    def rows(self) -> np.ndarray:
+        """All that was written."""
+        return self._rows[: self._used]
+
     def segments(self, waited_after_ns: float) -> Segments:
         """The whole log; the last row also gets what the line waited after it began."""
-        rows = self._rows[: self._used]
+        rows = self.rows
         rows["waited_request_s"][-1:] += waited_after_ns / 1e9
         return Segments(**{name: rows[name] for name in rows.dtype.names or ()})
 
