@@ -285,7 +285,7 @@ class _Requests:
         self.pending[0, : self.sent], self.pending[1, : self.sent] = self.think[first], first
 
     def result(self, rejections: Mapping[int, str] | None = None, **facts: Any) -> Result:
-        status = np.where(self.finish == NEVER, np.uint8(Status.UNSERVED), np.uint8(Status.FINISHED))
+        status = (self.finish == NEVER).astype(np.uint8) * np.uint8(Status.UNSERVED)  # else FINISHED, which is 0
         status[list(rejections or ())] = Status.REJECTED
         return Result(
             arrival_ns=self.arrival,
@@ -341,17 +341,19 @@ class _Log:
 
 def _check_clock(workload: Workload, scheduler: Any, seats: int, step_time: ClosedForm) -> None:
     """Refuse a run whose steps, or whose end, the engine's clock couldn't hold."""
-    prompts, outputs = workload.prompt_tokens.astype(np.float64), workload.output_tokens.astype(np.float64)
-    longest_prompt, longest_context = float(prompts.max()), float(prompts.max() + outputs.max())
+    prompts, outputs = workload.prompt_tokens, workload.output_tokens
+    longest_prompt, longest_answer, answers = int(prompts.max()), int(outputs.max()), float(outputs.sum())
     scale = float(workload.service_scale.max())
-    step_s = step_time.longest_s(seats, int(seats * longest_prompt), int(seats * longest_context), scale)
+    longest_context = longest_prompt + longest_answer
+    step_s = step_time.longest_s(seats, seats * longest_prompt, seats * longest_context, scale)
     opens_s = 0.0 if workload.is_closed else float(workload.arrival_s[-1])
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
     if isinstance(scheduler, ContinuousBatching):  # no longer than one by one, but for prompts computed again
-        tokens = np.array([outputs.sum(), outputs.sum(), prompts.sum(), outputs @ (prompts + outputs)])
-        work_s = _RECOMPUTED * max(scale, 1.0) * float((step_time.sides_fs @ tokens).sum()) / 1e15
+        held = sum(float(np.einsum("i,i", outputs, each, dtype=np.float64)) for each in (prompts, outputs))
+        per_step = (step_time.sides_fs * np.array([answers, answers, float(prompts.sum()), held])).sum()
+        work_s = _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
     else:
-        work_s = step_s * float(outputs.sum())
+        work_s = step_s * answers
     ends_s = opens_s + pauses_s + work_s
     if ends_s > _LAST_INSTANT_S:
         raise ValueError(

@@ -284,10 +284,10 @@ def soonest(*instants_ns: int | None) -> int | None:
 
 def check_token_workload(workload: Workload) -> None:
     """Refuse what a budget of tokens and a pool of blocks don't know of."""
-    if (workload.prompt_tokens < 1).any():
+    if workload.prompt_tokens.min() < 1:
         where = int(np.argmin(workload.prompt_tokens))
         raise ValueError(f"prompt_tokens must be at least 1 where tokens are counted; got 0 at request {where}")
-    if (workload.service_scale != 1).any():
+    if not workload.service_scale.min() == workload.service_scale.max() == 1:
         raise ValueError("service_scale must be 1 for every request where tokens are counted")
 
 
