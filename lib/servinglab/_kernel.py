@@ -815,47 +815,106 @@ def run_tokens(
     return used
 
 
-# ---- gaps between tokens ----
+# ---- what the log says: its rows unpacked, the gaps between tokens ----
+
+UNPACKED = (
+    "start_ns", "end_ns", "steps", "charged", "kv_tokens", "kv_blocks",
+    "waiting", "prefill_tokens", "decode_tokens", "first_tokens", "preempted",
+)  # fmt: skip
 
 
 @njit(cache=True)
-def add_gap(gaps: Any, tokens: Any, held: Any, gap: int, count: int) -> None:
-    """Add to a hash table: `gaps` has the keys (-1: free) and is a power of two long, `held[0]` counts them."""
-    mask = len(gaps) - 1
-    at = (gap ^ (gap >> 11)) & mask
-    while gaps[at] != gap and gaps[at] >= 0:
-        at = (at + 1) & mask
-    if gaps[at] < 0:
-        gaps[at] = gap
-        held[0] += 1
-    tokens[at] += count
+def unpack(rows: Any, marks: Any, at: Any, columns: Any) -> int:
+    """Unpack rows of `run_tokens` into columns, in the order of `UNPACKED`, until those are full; return how many.
+
+    `at` says where to go on: the row, its mark, and when the row before it ended.
+    """
+    row, mark, start, used = at[0], at[1], at[2], 0
+    while row < len(rows) and used < columns.shape[1]:
+        each = rows[row]
+        end, steps, charged = np.int64(each["end_ns"]), np.int64(each["steps"]), np.int64(each["charged"])
+        if steps != 0:
+            columns[0, used], columns[1, used], columns[2, used], columns[3, used] = start, end, abs(steps), charged
+            columns[4, used], columns[5, used] = each["kv_tokens"], each["kv_blocks"]
+            if steps < 0:
+                more = marks[mark]
+                columns[6, used], columns[7, used] = more["waiting"], more["prefill_tokens"]
+                columns[8, used], columns[9, used] = more["decode_tokens"], more["first_tokens"]
+                columns[10, used] = more["preempted"]
+                mark += 1
+            else:
+                columns[6, used] = columns[7, used] = columns[9, used] = columns[10, used] = 0
+                columns[8, used] = charged
+            used += 1
+        start = end
+        row += 1
+    at[0], at[1], at[2] = row, mark, start
+    return used
 
 
 @njit(cache=True)
-def add_gaps(gaps: Any, tokens: Any, held: Any, gap: Any, count: Any) -> None:
-    """Add many."""
-    for i in range(len(gap)):
-        add_gap(gaps, tokens, held, gap[i], count[i])
+def list_gaps(
+    at: Any, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
+    gaps: Any, tokens: Any,
+) -> None:  # fmt: skip
+    """List the gaps before the tokens of the log's rows, and how many tokens came after each, until the list is full.
 
-
-@njit(cache=True)
-def count_gaps(
-    row: int, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
-    gaps: Any, tokens: Any, held: Any,
-) -> int:  # fmt: skip
-    """Count the gaps before the tokens of the log's rows, from `row` on; stop, and say where, at half a full table."""
-    for i in range(row, len(start)):
-        count = np.int64(steps[i])
-        if 2 * (held[0] + (1 if even else count)) > len(gaps):
-            return i
-        if decode[i] == 0:
+    `at` says where to go on: the row, the step within it, and the end of the list. `even`: all steps of a row are alike.
+    """
+    row, step, used, full = at[0], at[1], at[2], len(gaps)
+    while row < len(start) and used < full:
+        if decode[row] == 0:
+            row += 1
             continue
-        if even or count == 1:
-            add_gap(gaps, tokens, held, (end[i] - start[i]) // count, decode[i] * count)
+        if even or steps[row] == 1:
+            gap = end[row] - start[row]
+            gaps[used], tokens[used] = gap if steps[row] == 1 else gap // steps[row], decode[row] * steps[row]
+            row += 1
+            used += 1
             continue
-        base = side[0, 0] + side[0, 1] * charged[i] + side[0, 2] * prefill[i] + side[0, 3] * kv[i] + HALF
-        base_2 = side[1, 0] + side[1, 1] * charged[i] + side[1, 2] * prefill[i] + side[1, 3] * kv[i] + HALF
-        for j in range(count):
-            each = max(base + j * side[0, 3] * charged[i], base_2 + j * side[1, 3] * charged[i])
-            add_gap(gaps, tokens, held, each // NS, np.int64(decode[i]))
-    return len(start)
+        fs = side[0, 0] + side[0, 1] * charged[row] + side[0, 2] * prefill[row] + side[0, 3] * kv[row] + HALF
+        fs_2 = side[1, 0] + side[1, 1] * charged[row] + side[1, 2] * prefill[row] + side[1, 3] * kv[row] + HALF
+        more, more_2 = side[0, 3] * charged[row], side[1, 3] * charged[row]
+        until = min(steps[row], step + full - used)
+        for j in range(step, until):
+            gaps[used], tokens[used] = max(fs + j * more, fs_2 + j * more_2) // NS, decode[row]
+            used += 1
+        step = until
+        if step == steps[row]:
+            row, step = row + 1, 0
+    at[0], at[1], at[2] = row, step, used
+
+
+@njit(cache=True)
+def join_equal(keys: Any, shift: int, tokens: Any) -> int:
+    """Unpack sorted keys, `gap << shift | tokens`, in place, with equal gaps joined; return how many are left."""
+    used, last, mask = 0, -1, (1 << shift) - 1
+    for i in range(len(keys)):
+        gap, count = keys[i] >> shift, keys[i] & mask
+        if gap == last:
+            tokens[used - 1] += count
+        else:
+            keys[used] = last = gap
+            tokens[used] = count
+            used += 1
+    return used
+
+
+@njit(cache=True)
+def add_up(
+    start: Any, end: Any, steps: Any, running: Any, charged: Any, blocks: Any, blocks_per_step: float, whole: Any,
+    parts: Any,
+) -> None:  # fmt: skip
+    """Add to totals: steps, requests in them, nanoseconds busy, most blocks; request- and block-nanoseconds."""
+    all_steps, in_steps, busy_ns, most = whole[0], whole[1], whole[2], whole[3]
+    in_pots_ns, block_ns = parts[0], parts[1]
+    for i in range(len(start)):
+        lasts = end[i] - start[i]
+        all_steps += steps[i]
+        in_steps += running[i] * steps[i]
+        busy_ns += lasts
+        most = max(most, blocks[i])
+        in_pots_ns += float(running[i]) * float(lasts)
+        block_ns += max(0.0, blocks[i] - 0.5 * blocks_per_step * charged[i] * (steps[i] - 1)) * float(lasts)
+    whole[0], whole[1], whole[2], whole[3] = all_steps, in_steps, busy_ns, most
+    parts[0], parts[1] = in_pots_ns, block_ns

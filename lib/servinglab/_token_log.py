@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .result import NEVER, Floats, Ints, Segments
+from .result import BLOCK, NEVER, Floats, Ints, Segments
 
 class TokenSegments(Segments):
     """Segments that are unpacked column by column, each when it's first asked for.
@@ -47,7 +47,7 @@ class TokenSegments(Segments):
         if name == "waited_request_s":
             column = self._waited_s()
         else:
-            (column,) = next(self.blocks(name, rows=max(1, len(self._packed["rows"]))), (np.zeros(0, np.int64),))
+            column = np.concatenate([np.zeros(0, np.int64), *(block.copy() for (block,) in self.blocks(name))])
         column.flags.writeable = False
         self.__dict__[name] = column
         return column
@@ -55,37 +55,22 @@ class TokenSegments(Segments):
     def __len__(self) -> int:
         return int(np.count_nonzero(self._packed["rows"]["steps"]))
 
-    def blocks(self, *names: str, rows: int = 1 << 15) -> Iterator[tuple[Ints, ...]]:
+    def blocks(self, *names: str) -> Iterator[tuple[Ints, ...]]:
         """As in `Segments`."""
-        packed, marks = self._packed["rows"], self._packed["marks"]
-        ended, marked = np.int64(0), 0
-        for first in range(0, len(packed), rows):
-            part = packed[first : first + rows]
-            steps = part["steps"].astype(np.int64)
-            going, with_mark = steps != 0, steps < 0
-            own = marks[marked : marked + np.count_nonzero(with_mark)]
-            columns = []
-            for name in names:
-                if name == "start_ns":
-                    column = np.concatenate([[ended], part["end_ns"][:-1]])
-                elif name == "steps":
-                    column = np.abs(steps)
-                elif name in ("charged", "running"):  # whoever has a seat is in every step
-                    column = part["charged"].astype(np.int64)
-                elif name in ("end_ns", "kv_tokens", "kv_blocks"):
-                    column = part[name].astype(np.int64)
-                else:
-                    column = np.zeros(len(part), np.int64) if name != "decode_tokens" else part["charged"].astype(np.int64)
-                    if name != "pot":
-                        column[with_mark] = own[name]
-                columns.append(column[going])
-            yield tuple(columns)
-            ended, marked = part["end_ns"][-1], marked + len(own)
+        from . import _kernel
+
+        rows, marks = self._packed["rows"], self._packed["marks"]
+        columns = np.zeros((len(_kernel.UNPACKED) + 1, BLOCK), np.int64)  # the last one for the pot, which is 0
+        places = {name: place for place, name in enumerate((*_kernel.UNPACKED, "pot"))}
+        places["running"] = places["charged"]  # whoever has a seat is in every step
+        at = np.zeros(3, np.int64)
+        while used := _kernel.unpack(rows, marks, at, columns[:-1]):
+            yield tuple(columns[places[name], :used] for name in names)
 
     @property
-    def request_seconds(self) -> float:
-        """As in `Segments`."""
-        return self._in_pots_s() + self._packed["waited_s"]
+    def waited_s(self) -> float:
+        """As in `Segments`, but as the engine summed it."""
+        return float(self._packed["waited_s"])
 
     def _waited_s(self) -> Floats:
         """From one row's start to the next's: as long as the line was, and each newcomer until the next row starts."""

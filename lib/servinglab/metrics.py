@@ -390,35 +390,28 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
 
     n, done = len(result), result.finished
     duration = result.duration_s
-    counts = np.bincount(result.status, minlength=len(Status)) if n else np.zeros(len(Status), np.int64)
     one_token = result.output_tokens <= 1
     gaps, tokens = _itl(result)
-    batch, busy, inside = _from_log(result)
-    kv_blocks, mean_kv, max_kv = _kv_usage(result)
+    latencies_s = {name: getattr(result, name) for name in SLO_NAMES}
     good: int | None = None
     if slo is not None:
         slo = _limits(slo)
-        good = int(_good(result, slo).sum())
+        good = int(np.count_nonzero(_good(result, slo, latencies_s)))
     return Summary(
         requests=n,
-        by_status={status.name: int(counts[status]) for status in Status},
-        one_token=int(one_token.sum()),
+        by_status={status.name: int(np.count_nonzero(result.status == status)) for status in Status},
+        one_token=int(np.count_nonzero(one_token)),
         duration_s=duration,
-        request_throughput=int(done.sum()) / duration,
-        output_throughput=int(result.output_tokens[done].sum()) / duration,
-        ttft_s=_spread(result.ttft_s),
-        tpot_s=_spread(result.tpot_s[~one_token]),
+        request_throughput=int(np.count_nonzero(done)) / duration,
+        output_throughput=int(result.output_tokens.sum(where=done)) / duration,
+        ttft_s=_spread(latencies_s["ttft_s"]),
+        tpot_s=_spread(latencies_s["tpot_s"][~one_token]),
         itl_s=_weighted_spread(gaps, tokens),
-        e2e_s=_spread(result.e2e_s),
+        e2e_s=_spread(latencies_s["e2e_s"]),
         wait_s=_spread(result.wait_s),
-        mean_batch_size=batch,
-        busy_fraction=busy,
-        mean_in_system=inside,
         preemptions=int(result.preemptions.sum()),
         rejected_because=_reasons(result),
-        kv_blocks=kv_blocks,
-        mean_kv_usage=mean_kv,
-        max_kv_usage=max_kv,
+        **_from_log(result),
         slo=None if slo is None else dict(slo),
         good_requests=good,
         request_goodput=None if good is None else good / duration,
@@ -437,7 +430,8 @@ def good_requests(result: Result, slo: Mapping[str, float]) -> npt.NDArray[np.bo
     >>> good_requests(served, {"e2e_s": 0.6}).tolist()
     [True, True, False]
     """
-    return _good(result, _limits(slo))
+    slo = _limits(slo)
+    return _good(result, slo, {name: getattr(result, name) for name in slo})
 
 
 def _limits(slo: Mapping[str, float]) -> dict[str, float]:
@@ -446,10 +440,10 @@ def _limits(slo: Mapping[str, float]) -> dict[str, float]:
     return {name: check_number(f"slo[{name!r}]", limit, gt=0) for name, limit in slo.items()}
 
 
-def _good(result: Result, slo: Mapping[str, float]) -> npt.NDArray[np.bool_]:
-    good = result.finished.copy()
+def _good(result: Result, slo: Mapping[str, float], latencies_s: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    good = result.finished  # a new array
     for name, limit in slo.items():
-        within = getattr(result, name) <= limit  # False for NaN
+        within = latencies_s[name] <= limit  # False for NaN
         good &= within | (result.output_tokens <= 1) if name == "tpot_s" else within
     return good
 
@@ -461,32 +455,22 @@ def _itl(result: Result) -> tuple[Floats, npt.NDArray[np.int64]]:
     return result.itl()
 
 
-def _from_log(result: Result) -> tuple[float, float, float]:
-    """Mean batch size over steps, busy share of the pots' time, mean number in system."""
+def _from_log(result: Result) -> dict[str, Any]:
+    """Averages over steps and over time, and the share of the pool's blocks in use; NaN where no log tells."""
     log, duration = result.segments, result.duration_s
+    names = ("mean_batch_size", "busy_fraction", "mean_in_system", "mean_kv_usage", "max_kv_usage")
     if log is None or not len(log):
-        return math.nan, math.nan, math.nan
-    steps = log.steps.astype(np.float64)
-    batch = float((log.running * steps).sum() / steps.sum())
-    busy = math.nan if result.pots is None else log.busy_s / (result.pots * duration)
-    return batch, busy, log.request_seconds / duration
-
-
-def _kv_usage(result: Result) -> tuple[int | None, float, float]:
-    """The pool's blocks, and the mean and largest share of them in use.
-
-    The log holds the blocks of each stretch's last step, the most it has. Before it they grow by one each time that a
-    request fills one, so by ``charged / block_size`` a step on average.
-    """
-    kv, log = result.description.get("kv"), result.segments  # a pool of one's own comes from a file as text
-    if kv is None or not hasattr(kv, "usable_blocks") or log is None or not len(log):
-        return None, math.nan, math.nan
-    reserved = getattr(result.description.get("scheduler"), "reserve_whole_answer", False)
-    growth = 0.0 if reserved else log.charged / kv.block_size
-    blocks = np.maximum(log.kv_blocks - (log.steps - 1) / 2 * growth, 0.0)
-    lasts_s = (log.end_ns - log.start_ns) / 1e9
-    mean = float(blocks @ lasts_s) / result.duration_s
-    return kv.usable_blocks, mean / kv.usable_blocks, int(log.kv_blocks.max()) / kv.usable_blocks
+        return {**dict.fromkeys(names, math.nan), "kv_blocks": None}
+    facts = result.log_facts
+    pool = getattr(result.description.get("kv"), "usable_blocks", None)  # one's own comes from a file as text
+    numbers = (
+        facts.running_steps / facts.steps,
+        math.nan if result.pots is None else facts.busy_s / (result.pots * duration),
+        (facts.in_pots_s + log.waited_s) / duration,
+        math.nan if pool is None else facts.block_s / duration / pool,
+        math.nan if pool is None else facts.most_blocks / pool,
+    )
+    return {**dict(zip(names, numbers, strict=True)), "kv_blocks": pool}
 
 
 def _reasons(result: Result) -> dict[str, int]:
@@ -496,22 +480,38 @@ def _reasons(result: Result) -> dict[str, int]:
 
 
 def _spread(column_s: Floats) -> Spread:
-    ordered = np.sort(np.where(np.isnan(column_s), np.inf, column_s))
-    n, count = len(ordered), int(np.isfinite(ordered).sum())
+    nothing = np.isnan(column_s)
+    missing = int(np.count_nonzero(nothing))
+    n, measured = len(column_s), column_s[~nothing] if missing else column_s
     if not n:
         return _NOTHING
-    p50, p90, p99 = (float(ordered[_rank(q, n) - 1]) for q in (0.5, 0.9, 0.99))
-    mean, longest = (float(ordered[:count].mean()), float(ordered[count - 1])) if count else (math.nan, math.nan)
-    return Spread(count, n - count, mean, p50, p90, p99, longest)
+    p50, p90, p99 = _at_ranks(measured, [_rank(q, n) for q in (0.5, 0.9, 0.99)])
+    mean, longest = (float(measured.mean()), float(measured.max())) if len(measured) else (math.nan, math.nan)
+    return Spread(n - missing, missing, mean, p50, p90, p99, longest)
+
+
+def _at_ranks(values: Floats, ranks: list[int]) -> list[float]:
+    """The values of ascending ranks, from 1; infinite beyond the last. Each rank is sought above the one before."""
+    found, rest, below = [], values.copy(), 0
+    for rank in ranks:
+        if rank > len(values):
+            found.append(math.inf)
+            continue
+        place = rank - 1 - below
+        rest.partition(place)
+        found.append(float(rest[place]))
+        rest, below = rest[place:], rank - 1
+    return found
 
 
 def _weighted_spread(values: Floats, weights: npt.NDArray[np.int64]) -> Spread:
-    total = int(weights.sum())
-    if not total:
+    """Of values in ascending order that each occur `weights` times, at least once."""
+    if not len(values):
         return _NOTHING
-    p50, p90, p99 = (weighted_percentile(values, weights, q) for q in (0.5, 0.9, 0.99))
-    longest = float(values[weights > 0].max())
-    return Spread(total, 0, float(values @ weights) / total, p50, p90, p99, longest)
+    reached = np.cumsum(weights)
+    total = int(reached[-1])
+    p50, p90, p99 = (float(values[np.searchsorted(reached, _rank(q, total))]) for q in (0.5, 0.9, 0.99))
+    return Spread(total, 0, float((values * weights).sum()) / total, p50, p90, p99, float(values[-1]))
 
 
 def _rank(q: float, n: int) -> int:

@@ -14,6 +14,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,13 @@ import numpy.typing as npt
 from .step_time import FS_PER_NS, ClosedForm
 
 if TYPE_CHECKING:
+    from ._log_facts import LogFacts
     from .metrics import Summary
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 
+BLOCK = 1 << 12  # rows of the log that are worked on at a time
 NEVER = -1  # in a nanosecond column: it didn't happen
 
 
@@ -115,21 +118,23 @@ class Segments:
     @property
     def busy_s(self) -> float:
         """Pot-seconds in which a step was running."""
-        return float(sum(int((end - start).sum()) for start, end in self.blocks("start_ns", "end_ns"))) / 1e9
+        return float((self.end_ns - self.start_ns).sum()) / 1e9
 
     @property
     def request_seconds(self) -> float:
         """Request-seconds in the system, in the line and in the pots: the integral of the number in system."""
-        return self._in_pots_s() + float(self.waited_request_s.sum())
+        in_pots = float((self.running.astype(np.float64) * (self.end_ns - self.start_ns)).sum()) / 1e9
+        return in_pots + self.waited_s
 
-    def _in_pots_s(self) -> float:
-        each = self.blocks("running", "start_ns", "end_ns")
-        return sum(float((running * (end - start).astype(np.float64)).sum()) for running, start, end in each) / 1e9
+    @property
+    def waited_s(self) -> float:
+        """Request-seconds spent in the line."""
+        return float(self.waited_request_s.sum())
 
-    def blocks(self, *names: str, rows: int = 1 << 15) -> Iterator[tuple[Ints, ...]]:
-        """Columns of whole numbers as int64, a block of rows at a time, so that what's made of them stays small."""
-        for first in range(0, len(self), rows):
-            yield tuple(getattr(self, name)[first : first + rows].astype(np.int64) for name in names)
+    def blocks(self, *names: str) -> Iterator[tuple[Ints, ...]]:
+        """Columns of whole numbers as int64, a few thousand rows at a time, each good until the next is asked for."""
+        for first in range(0, len(self), BLOCK):
+            yield tuple(getattr(self, name)[first : first + BLOCK].astype(np.int64) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +236,10 @@ class Result:
     @property
     def tpot_s(self) -> Floats:
         """Time per output token: (last − first token) / (N − 1); NaN for an answer of one token."""
-        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
-        return _difference(self.finish_ns, self.first_token_ns) / gaps
+        seconds = _difference(self.finish_ns, self.first_token_ns)
+        seconds[self.output_tokens <= 1] = np.nan
+        seconds /= np.maximum(self.output_tokens - 1, 1)
+        return seconds
 
     @property
     def duration_s(self) -> float:
@@ -293,26 +300,25 @@ class Result:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
-        from . import _kernel
+        facts = self.log_facts
+        return facts.gaps_s, facts.tokens
 
-        log = self._log()
-        sides = np.zeros((2, 4), np.int64)
-        varies = False
-        if isinstance(self.step_time, ClosedForm):
-            known = self.step_time.sides_fs
-            sides[: len(known)] = known
-            varies = self.step_time.per_kv_token_s > 0
-        names = ("start_ns", "end_ns", "steps", "charged", "prefill_tokens", "decode_tokens", "kv_tokens")
-        columns = [getattr(log, name) for name in names]
-        table, row = _gap_table(1 << 12, *self.late_gaps), 0
-        while (row := _kernel.count_gaps(row, *columns, sides, not varies, *table)) < len(log):
-            gaps_ns, tokens, _ = table
-            full = gaps_ns >= 0
-            size = max(2 * len(gaps_ns), 1 << int(4 * log.steps[row]).bit_length())
-            table = _gap_table(size, gaps_ns[full], tokens[full])
-        gaps_ns, tokens, _ = table
-        order = np.argsort(gaps_ns)[np.count_nonzero(gaps_ns < 0) :]
-        return gaps_ns[order] / 1e9, tokens[order]
+    @cached_property
+    def log_facts(self) -> LogFacts:
+        """What the log of steps comes to; read once.
+
+        Raises
+        ------
+        ValueError
+            If the run has no log.
+        """
+        from ._log_facts import read_log
+
+        kv = self.description.get("kv")
+        grows = hasattr(kv, "block_size") and not getattr(
+            self.description.get("scheduler"), "reserve_whole_answer", False
+        )
+        return read_log(self._log(), self.step_time, *self.late_gaps, 1 / kv.block_size if grows else 0.0)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""
@@ -386,24 +392,15 @@ class Result:
         return self.segments
 
 
-def _gap_table(size: int, gaps_ns: Ints, tokens: Ints) -> tuple[Ints, npt.NDArray[np.int64], Ints]:
-    """A hash table with these gaps and counts: keys (-1: free), counts, how many keys."""
-    from . import _kernel
-
-    while size < 4 * len(gaps_ns):
-        size *= 2
-    table = np.full(size, NEVER, np.int64), np.zeros(size, np.int64), np.zeros(1, np.int64)
-    _kernel.add_gaps(*table, gaps_ns, tokens)
-    return table
-
-
 def _seconds(column_ns: Ints) -> Floats:
     return np.where(column_ns == NEVER, np.nan, column_ns / 1e9)
 
 
 def _difference(later_ns: Ints, earlier_ns: Ints) -> Floats:
-    known = (later_ns != NEVER) & (earlier_ns != NEVER)
-    return np.where(known, (later_ns - earlier_ns) / 1e9, np.nan)
+    seconds = (later_ns - earlier_ns) / 1e9
+    if NEVER in (later_ns.min(initial=0), earlier_ns.min(initial=0)):
+        seconds[(later_ns == NEVER) | (earlier_ns == NEVER)] = np.nan
+    return seconds
 
 
 def _texts(column: npt.NDArray[Any]) -> list[str]:

@@ -1,0 +1,103 @@
+"""What the log of steps comes to, in one pass: the gaps between tokens, counted exactly, and totals over the run.
+
+The gaps are listed until a list is full, then sorted, and equal ones are joined. A gap and its count go into one whole
+number wherever both fit, because sorting plain numbers is ten times as fast as sorting an index to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .step_time import ClosedForm, StepTime
+
+if TYPE_CHECKING:
+    from .result import Floats, Ints, Segments
+
+_LISTED = 1 << 20  # gaps in a list
+_COLUMNS = (
+    "start_ns", "end_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "kv_tokens", "kv_blocks",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What the log of steps comes to.
+
+    Attributes
+    ----------
+    gaps_s, tokens : arrays
+        The distinct gaps between one request's tokens in seconds, ascending; how many tokens came after each.
+    steps : int
+    running_steps : int
+        Requests in the pot, summed over steps.
+    busy_s : float
+        Pot-seconds in which a step was running.
+    in_pots_s : float
+        Request-seconds in the pots.
+    block_s : float
+        Block-seconds in use. The log holds the blocks of each stretch's last step, the most it has; before it they are
+        taken to grow by one each time that a request fills one, so by ``charged / block_size`` a step on average.
+    most_blocks : int
+        In use in the fullest step.
+    """
+
+    gaps_s: Floats
+    tokens: npt.NDArray[np.int64]
+    steps: int
+    running_steps: int
+    busy_s: float
+    in_pots_s: float
+    block_s: float
+    most_blocks: int
+
+
+def read_log(
+    log: Segments, step_time: StepTime | None, late_ns: Ints, late_tokens: Ints, blocks_per_step: float
+) -> LogFacts:
+    """Read a log. `blocks_per_step` is by how many blocks a request grows in a step, on average."""
+    from . import _kernel
+
+    sides, even = np.zeros((2, 4), np.int64), True
+    if isinstance(step_time, ClosedForm):
+        known = step_time.sides_fs
+        sides[: len(known)] = known
+        even = step_time.per_kv_token_s == 0
+    whole, parts = np.zeros(4, np.int64), np.zeros(2)
+    gaps, tokens = (np.append(late, np.empty(_LISTED, np.int64)) for late in (late_ns, late_tokens))
+    at = np.array([0, 0, len(late_ns)])  # row of the block, step of the row, end of the list
+    for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
+        _kernel.add_up(start, end, steps, running, charged, blocks, blocks_per_step, whole, parts)
+        at[:2] = 0
+        while True:
+            _kernel.list_gaps(at, start, end, steps, charged, prefill, decode, kv, sides, even, gaps, tokens)
+            if at[0] == len(start):
+                break
+            at[2] = kept = _join(gaps, tokens, at[2])
+            if 2 * kept > len(gaps):
+                gaps, tokens = (np.append(each[:kept], np.empty(3 * kept, np.int64)) for each in (gaps, tokens))
+    kept = _join(gaps, tokens, at[2])
+    for column in (histogram := (gaps[:kept] / 1e9, tokens[:kept].copy())):
+        column.flags.writeable = False  # whoever asks gets the same arrays
+    return LogFacts(*histogram, int(whole[0]), int(whole[1]), whole[2] / 1e9, *(parts / 1e9).tolist(), int(whole[3]))
+
+
+def _join(gaps: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], used: int) -> int:
+    """Sort the first `used` gaps in place, and join equal ones; return how many are left."""
+    from . import _kernel
+
+    these, counts = gaps[:used], tokens[:used]
+    shift = int(counts.max(initial=0)).bit_length()
+    if int(these.max(initial=0)).bit_length() + shift < 64:
+        these <<= shift
+        these |= counts
+        these.sort()
+        return int(_kernel.join_equal(these, shift, tokens))
+    distinct, where = np.unique(these, return_inverse=True)
+    sums = np.zeros(len(distinct), np.int64)
+    np.add.at(sums, where, counts)
+    gaps[: len(distinct)], tokens[: len(distinct)] = distinct, sums
+    return len(distinct)
