@@ -462,10 +462,10 @@ def run(
 
 # ---- tokens and blocks: ContinuousBatching with a budget and a KV cache, as servinglab.paged decides it ----
 
-MOST_STEPS = 2**15 - 1  # in one row
+MOST_STEPS = np.int64(2**15 - 1)  # in one row
 
-# A row of this loop's log holds what every stretch has; `_token_log` says how it unpacks. A stretch in which more goes on
-# than decoding also has a mark, and says so by a negative number of steps; a row of no steps is a pause.
+# A row of this loop's log holds what every stretch has; `unpack` reads it. A stretch in which more goes on than
+# decoding also has a mark, and says so by a negative number of steps; a row of no steps is a pause.
 ROW = np.dtype(
     [("end_ns", "i8"), ("kv_tokens", "i4"), ("kv_blocks", "i4"), ("charged", "u2"), ("steps", "i2")]
 )  # fmt: skip
@@ -473,7 +473,7 @@ MARK = np.dtype(
     [("waiting", "i4"), ("prefill_tokens", "i4"), ("decode_tokens", "u2"), ("first_tokens", "u2"), ("preempted", "u2")]
 )
 # the same for counts that these might not hold
-WIDE_ROW, WIDE_MARK = (np.dtype([(name, "i8") for name in each.names]) for each in (ROW, MARK))
+WIDE_ROW, WIDE_MARK = (np.dtype([(name, "i8") for name in each.names or ()]) for each in (ROW, MARK))
 
 # state of `run_tokens`, beside the arrays
 (
@@ -707,7 +707,9 @@ def run_tokens(
             steps = min(ends - s + 1, MOST_STEPS)
             gap = at - now if waiting == 0 and count < seats and decode < budget else FAR
             steps, lasts = _stretch(base, per_kv, base_2, per_kv_2, kv, charged, steps, gap)
-            if steps > 1 and limited and not whole:  # blocks for the further steps, or as many steps as there are blocks
+            if (
+                steps > 1 and limited and not whole
+            ):  # blocks for the further steps, or as many steps as there are blocks
                 rounds = (steps - 1) // block_size if steps > block_size else np.int64(0)
                 fit, at_phase = 1 + rounds * block_size, phase
                 if decode * (rounds + 1) <= free:
@@ -859,7 +861,7 @@ def list_gaps(
 ) -> None:  # fmt: skip
     """List the gaps before the tokens of the log's rows, and how many tokens came after each, until the list is full.
 
-    `at` says where to go on: the row, the step within it, and the end of the list. `even`: all steps of a row are alike.
+    `at` says where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
     """
     row, step, used, full = at[0], at[1], at[2], len(gaps)
     while row < len(start) and used < full:

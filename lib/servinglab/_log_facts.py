@@ -67,7 +67,7 @@ def read_log(
         sides[: len(known)] = known
         even = step_time.per_kv_token_s == 0
     whole, parts = np.zeros(4, np.int64), np.zeros(2)
-    gaps, tokens = (np.append(late, np.empty(_LISTED, np.int64)) for late in (late_ns, late_tokens))
+    gaps, tokens = (_longer(late, _LISTED) for late in (late_ns, late_tokens))
     at = np.array([0, 0, len(late_ns)])  # row of the block, step of the row, end of the list
     for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
         _kernel.add_up(start, end, steps, running, charged, blocks, blocks_per_step, whole, parts)
@@ -78,11 +78,17 @@ def read_log(
                 break
             at[2] = kept = _join(gaps, tokens, at[2])
             if 2 * kept > len(gaps):
-                gaps, tokens = (np.append(each[:kept], np.empty(3 * kept, np.int64)) for each in (gaps, tokens))
+                gaps, tokens = (_longer(each[:kept], 3 * kept) for each in (gaps, tokens))
     kept = _join(gaps, tokens, at[2])
-    for column in (histogram := (gaps[:kept] / 1e9, tokens[:kept].copy())):
-        column.flags.writeable = False  # whoever asks gets the same arrays
-    return LogFacts(*histogram, int(whole[0]), int(whole[1]), whole[2] / 1e9, *(parts / 1e9).tolist(), int(whole[3]))
+    gaps_s, tokens = gaps[:kept] / 1e9, tokens[:kept].copy()
+    gaps_s.flags.writeable = tokens.flags.writeable = False  # whoever asks gets the same arrays
+    all_steps, in_steps, busy_ns, most = whole.tolist()
+    in_pots_ns, block_ns = parts.tolist()
+    return LogFacts(gaps_s, tokens, all_steps, in_steps, busy_ns / 1e9, in_pots_ns / 1e9, block_ns / 1e9, most)
+
+
+def _longer(column: Ints, room: int) -> npt.NDArray[np.int64]:
+    return np.concatenate([column, np.empty(room, np.int64)], dtype=np.int64)
 
 
 def _join(gaps: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], used: int) -> int:

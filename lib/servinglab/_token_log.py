@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .result import BLOCK, NEVER, Floats, Ints, Segments
 
+
 class TokenSegments(Segments):
     """Segments that are unpacked column by column, each when it's first asked for.
 

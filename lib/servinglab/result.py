@@ -314,11 +314,10 @@ class Result:
         """
         from ._log_facts import read_log
 
-        kv = self.description.get("kv")
-        grows = hasattr(kv, "block_size") and not getattr(
-            self.description.get("scheduler"), "reserve_whole_answer", False
-        )
-        return read_log(self._log(), self.step_time, *self.late_gaps, 1 / kv.block_size if grows else 0.0)
+        block_size = getattr(self.description.get("kv"), "block_size", None)
+        reserved = getattr(self.description.get("scheduler"), "reserve_whole_answer", False)
+        blocks_per_step = 0.0 if block_size is None or reserved else 1 / block_size
+        return read_log(self._log(), self.step_time, *self.late_gaps, blocks_per_step)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ._token_log import TokenSegments
 from .paged import PagedScheduler
 from .reference import check_pots, check_run, counts_tokens, describe, reference
-from ._token_log import TokenSegments
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
