@@ -1,4 +1,4 @@
-"""The command line: `servinglab simulate`, `validate`, `compare`, `memory`, `data`, `check` and `grade`.
+"""The command line: `servinglab simulate`, `serve-sim`, `validate`, `compare`, `memory`, `data`, `check` and `grade`.
 
 It reads options, calls the library and prints; what it prints, the library can compute. A mistake in the input is one
 line on stderr and exit status 2; Ctrl-C is 130, with what was done written first.
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__, _memory_command, lengths, validation
+from . import __version__, _memory_command, _serve_sim_command, validation
 from ._checks import check_choice, check_number
 from ._engine_options import (
     MAX_NUM_SEQS,
@@ -31,6 +31,7 @@ from ._engine_options import (
     refuse,
     require,
 )
+from ._law_option import parse_law
 from ._output import check_files, write_json, write_whole
 from ._progress import Progress
 from .public_data import find_trace, report
@@ -140,6 +141,7 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"servinglab {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_simulate(commands)
+    _serve_sim_command.add_parser(commands)
     _add_compare(commands)
     validate = commands.add_parser(
         "validate",
@@ -194,11 +196,11 @@ def _add_simulate(commands: Any) -> None:
     group = parser.add_argument_group("workload, further")
     group.add_argument("--n", type=int, help="how many requests are generated")
     group.add_argument("--seed", type=int, help="the generator's seed")
-    group.add_argument("--prompt-tokens", type=_law, metavar="LAW", help="0 if not given")
-    group.add_argument("--output-tokens", type=_law, metavar="LAW", help="1 if not given: an order of one step")
-    group.add_argument("--service-scale", type=_law, metavar="LAW", help="multiplies a step's time; 1 if not given")
-    group.add_argument("--priority", type=_law, metavar="LAW", help="smaller is more urgent; 0 if not given")
-    group.add_argument("--think-s", type=_law, metavar="LAW", help="a client's pause; 0 if not given")
+    group.add_argument("--prompt-tokens", type=parse_law, metavar="LAW", help="0 if not given")
+    group.add_argument("--output-tokens", type=parse_law, metavar="LAW", help="1 if not given: an order of one step")
+    group.add_argument("--service-scale", type=parse_law, metavar="LAW", help="multiplies step times; 1 if not given")
+    group.add_argument("--priority", type=parse_law, metavar="LAW", help="smaller is more urgent; 0 if not given")
+    group.add_argument("--think-s", type=parse_law, metavar="LAW", help="a client's pause; 0 if not given")
     group.add_argument("--head", type=int, metavar="N", help="serve the first N requests only")
     group.add_argument("--speed", type=float, metavar="X", help="replay X times as fast")
 
@@ -233,27 +235,6 @@ def _add_compare(commands: Any) -> None:
 
 
 # Options to objects
-
-
-def _law(text: str) -> Any:
-    """A number, or a law such as geometric:200."""
-    laws: dict[str, Callable[..., lengths.Law]] = {
-        "geometric": lengths.Geometric,
-        "lognormal": lambda median, p99, maximum=None: lengths.LogNormal(median, p99, max=maximum),
-        "uniform": lengths.Uniform,
-        "exponential": lengths.Exponential,
-    }
-    name, *numbers = text.split(":")
-    try:
-        if not numbers:
-            return float(name)
-        return laws[name](*map(float, numbers))
-    except KeyError:
-        raise argparse.ArgumentTypeError(f"no law {name!r}; there are {', '.join(laws)}") from None
-    except TypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} has too many or too few numbers") from None
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
 
 
 def _slo(text: str) -> dict[str, float]:

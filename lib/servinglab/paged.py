@@ -127,6 +127,8 @@ class Sequence:
     kept : int
         Blocks from the start whose contents have been noted for sharing.
     preemptions : int
+    aborted : bool
+        Whether it was given up: what a step under way brings it is dropped.
     """
 
     number: int
@@ -140,6 +142,7 @@ class Sequence:
     blocks: list[_Block] = field(default_factory=list)
     kept: int = 0
     preemptions: int = 0
+    aborted: bool = False
 
     @property
     def tokens(self) -> int:
@@ -381,7 +384,7 @@ class PagedScheduler:
         done = []
         for chunk in step.chunks:
             sequence = chunk.sequence
-            if not chunk.emits:
+            if not chunk.emits or sequence.aborted:
                 continue
             sequence.outputs += 1
             sequence.in_flight -= 1
@@ -396,6 +399,16 @@ class PagedScheduler:
             elif sequence.computed:  # not preempted meanwhile: the new token may have filled a block
                 self._keep_full(sequence, min(sequence.computed, sequence.tokens))
         return done
+
+    def abort(self, sequence: Sequence) -> None:
+        """A request is given up: it leaves the line or those who run, and its blocks are free."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self.pool.give_back(sequence.blocks)
+        sequence.blocks = []
+        sequence.aborted = True
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

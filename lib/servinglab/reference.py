@@ -133,6 +133,13 @@ class PotLoop:
         order.arrival_ns = now
         self.line.append(order)
 
+    def leave(self, order: Order, now: int) -> None:
+        """A request that isn't done is given up; from a pot it goes after the step, if the scheduler lets it."""
+        self._look(now)
+        if order in self.line:
+            self.line.remove(order)
+        order.output_tokens, order.owed = order.tokens, False
+
     def end(self, now: int) -> list[Given]:
         """Every step that is due ends."""
         self._look(now)
@@ -169,9 +176,9 @@ class PotLoop:
                     given.append(Given(order.number, 1, not order.owed, pot.row))
         all_done = not any(order.alive for order in pot.members)
         if all_done and not self._scheduler.streaming:
+            given = [Given(order.number, order.tokens, True, pot.row) for order in pot.members if order.owed]
             for order in pot.members:
                 order.owed = False
-                given.append(Given(order.number, order.tokens, True, pot.row))
         if all_done:
             pot.members = []
         elif not self._scheduler.run_to_completion:

@@ -147,13 +147,19 @@ class TokenLoop:
         self._look(now)
         self.engine.add(sequence)
 
+    def leave(self, sequence: Sequence, now: int) -> None:
+        """A request that isn't done is given up."""
+        self._look(now)
+        self.engine.abort(sequence)
+
     def end(self, now: int) -> list[Given]:
         """The oldest step under way ends, now: tokens come out, the finished leave."""
         step, row = self._under_way.popleft()
         self._must_end = False
         self._look(now)
         done = set(self.engine.finish(step))
-        return [Given(c.sequence.number, 1, c.sequence in done, row) for c in step.chunks if c.emits]
+        gets = [chunk.sequence for chunk in step.chunks if chunk.emits and not chunk.sequence.aborted]
+        return [Given(sequence.number, 1, sequence in done, row) for sequence in gets]
 
     def begin(self, now: int) -> list[dict[str, Any]]:
         """Decide every step that can be decided now; return the rows of those that hold anything."""

@@ -1,0 +1,130 @@
+"""`servinglab serve-sim`: an OpenAI-compatible server that answers at the simulated engine's pace."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import signal
+import textwrap
+from typing import Any
+
+from ._checks import check_number
+from ._engine_options import STEP_TIME_SOURCE, Engine, add_machine_options, add_scheduler_options, engine, option
+from ._law_option import parse_law
+from .lengths import Constant
+from .sim_server import faults
+from .sim_server.live import can_wait_for_ever, precise_loop
+from .sim_server.server import Settings, SimServer, run
+
+_HELP = (
+    "Serve OpenAI's completions and chat completions, streamed or not, with the timing of a simulated engine: a laptop "
+    "answers like a GPU, in words without meaning. Load-test it, point a client at it, or break it on purpose.",
+    "Endpoints: /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics (Prometheus, under vLLM's names), "
+    "/faults (GET tells, PUT sets). Ctrl-C and SIGTERM let the answers under way end first.",
+    "A prompt of token ids has as many tokens as ids; in text each word counts as one, or --chars-per-token "
+    "characters do. An answer has max_tokens tokens, 16 if the request names none; with --output-tokens it ends where "
+    "that law says, if that is earlier and ignore_eos isn't set.",
+    f"The engine's options and defaults are those of servinglab simulate; without any, the step time is that of "
+    f"{STEP_TIME_SOURCE}.",
+)
+_EXAMPLES = """\
+examples:
+  servinglab serve-sim --model llama-3.1-8b --accelerator h100-sxm --max-num-batched-tokens 8192
+  servinglab serve-sim --scheduler dynamic --batch-size 16 --window-s 0.05 --fixed-s 0.4 --per-request-s 0.02
+  servinglab serve-sim --max-queue 100 --fault 429:p=0.02,seconds=2 --fault cut:every=50
+  curl -N localhost:8000/v1/completions -d '{"prompt": "one two three", "max_tokens": 8, "stream": true}'
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve-sim",
+        help="an OpenAI-compatible server with the simulator's timing",
+        description="\n\n".join(textwrap.fill(text, 100) for text in _HELP),
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="servinglab serve-sim [options]",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=_serve_sim)
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    group.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
+    group.add_argument("--served-model-name", metavar="NAME", help="the model's name (default: --model or servinglab)")
+    group.add_argument("--speed", type=float, default=1.0, metavar="X", help="run the engine X times as fast")
+    group.add_argument("--output-tokens", type=parse_law, metavar="LAW", help="how long answers are, as in simulate")
+    group.add_argument("--chars-per-token", type=int, metavar="N", help="characters of text that count as one token")
+    group.add_argument("--seed", type=int, default=0, help="of lengths and faults (default: %(default)s)")
+    group.add_argument("--max-queue", type=int, metavar="N", help="answer 503 while so many requests wait")
+    group.add_argument(
+        "--drain-s",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="how long it waits for answers at its end (%(default)s)",
+    )
+    group = parser.add_argument_group(
+        "faults, each KIND:p=SHARE or KIND:every=N, some with seconds=S",
+        "KIND: " + "; ".join(f"{kind} {what}" for kind, what in faults.KINDS.items()) + ". One request asks for one by "
+        f"the header {faults.HEADER}: KIND.",
+    )
+    group.add_argument("--fault", action="append", default=[], metavar="FAULT", help="may be given several times")
+    add_scheduler_options(parser)
+    add_machine_options(parser)
+
+
+def _serve_sim(args: argparse.Namespace) -> int:
+    defaults: dict[str, Any] = {}
+    check_number("drain_s", args.drain_s, ge=0)
+    check_number("port", args.port, ge=0, le=65535, integer=True)
+    serves = engine(args, defaults)
+    settings = Settings(
+        serves.scheduler,
+        serves.step_time,
+        kv=serves.kv,
+        pots=serves.pots,
+        speed=args.speed,
+        model=args.served_model_name or args.model or "servinglab",
+        output_tokens=Constant(law) if isinstance(law := args.output_tokens, float) else law,
+        seed=args.seed,
+        max_queue=args.max_queue,
+        faults=[faults.parse_fault(text) for text in args.fault],
+        chars_per_token=args.chars_per_token,
+    )
+    loop = precise_loop()
+    try:
+        return loop.run_until_complete(_serve(settings, args, serves, defaults))
+    finally:
+        loop.close()
+
+
+async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, defaults: dict[str, Any]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    server: SimServer | None = None
+
+    def started(started_server: SimServer) -> None:
+        nonlocal server
+        server = started_server
+        print("\n".join(serves.lines()))
+        if defaults:
+            used = ", ".join(f"{option(name)} {value}" for name, value in defaults.items())
+            print(textwrap.fill(f"defaults used: {used}", 110, subsequent_indent="  ", break_on_hyphens=False))
+        if can_wait_for_ever(settings.scheduler):
+            print("static batching: a request waits until its batch is full, for ever if nobody else comes")
+        print(f"serving    {settings.model} at {server.url}/v1  (Ctrl-C ends it)", flush=True)
+        gc.collect()
+        gc.freeze()  # a later collection then needn't walk what is here for good: it would hold a step up
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stop.set)
+    await run(settings, args.host, args.port, started, stop, args.drain_s)
+    assert server is not None
+    metrics = server.metrics
+    ends = ", ".join(f"{count:,} {reason}" for reason, count in metrics.request_success.items() if count)
+    late = metrics.step_lateness
+    steps = late.cumulative()[-1]
+    print(f"served     {ends or 'nobody'}; {metrics.generation_tokens:,} tokens in {steps:,} steps", end="")
+    print(f", handed over {1e3 * late.sum / steps:.2f} ms after their end on average" if steps else "")
+    return 0

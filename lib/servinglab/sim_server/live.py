@@ -1,0 +1,326 @@
+"""The simulator's own loops, stepped in real time.
+
+`servinglab.token_reference.TokenLoop` and `servinglab.reference.PotLoop` decide who is in a step and how long it
+lasts. `LiveEngine` lets the time pass between: it sleeps until a step is due, hands its tokens over and has the next
+one begin. A step begins at the instant when the one before it ended by the engine's clock, however late the machine
+noticed. So lateness never adds up: a late step is handed over late, and the next one is due when it would have been.
+
+A request that comes while a step is due but not yet noticed still joins the next step, as in an engine that reads its
+queue between steps. If this machine can't keep pace, the engine's clock lags behind; `step_lateness` of the metrics
+says by how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .._checks import check_number
+from ..paged import Sequence
+from ..reference import Order, PotLoop, check_pots, counts_tokens
+from ..result import NEVER
+from ..schedulers import ContinuousBatching, Scheduler
+from ..step_time import StepTime
+from ..token_reference import HasBlocks, TokenLoop
+from .prometheus import Metrics
+
+
+class Clock(Protocol):
+    """What the engine asks of time."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds of the engine's time."""
+        ...
+
+    def call_at(self, instant_ns: int, then: Callable[[], None]) -> Any:
+        """Have `then` called at this instant; returns something to `cancel`."""
+        ...
+
+    def call_soon(self, then: Callable[[], None]) -> None:
+        """Have `then` called after all that has come by now."""
+        ...
+
+
+class LoopClock:
+    """The clock of the running event loop, `speed` times as fast."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.speed = check_number("speed", speed, gt=0, le=1e9)
+        self._loop = asyncio.get_running_loop()
+        self._start_ns = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return int((time.monotonic_ns() - self._start_ns) * self.speed)
+
+    def call_at(self, instant_ns: int, then: Callable[[], None]) -> Any:
+        return self._loop.call_at((self._start_ns + instant_ns / self.speed) / 1e9, then)
+
+    def call_soon(self, then: Callable[[], None]) -> None:
+        self._loop.call_soon(then)
+
+
+def precise_loop() -> asyncio.AbstractEventLoop:
+    """An event loop whose timers fire within some 0.1 ms.
+
+    Python's epoll selector rounds a timeout up to whole milliseconds. `select` doesn't; it waits here for the epoll
+    descriptor alone, so there is no limit on connections.
+    """
+    if not hasattr(selectors, "EpollSelector"):
+        return asyncio.new_event_loop()
+
+    import select
+
+    class PreciseSelector(selectors.EpollSelector):
+        def select(self, timeout: float | None = None) -> Any:
+            if timeout is not None and timeout > 0:
+                select.select([self.fileno()], [], [], timeout)
+                timeout = 0
+            return super().select(timeout)
+
+    return asyncio.SelectorEventLoop(PreciseSelector())
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """A request in the engine.
+
+    Attributes
+    ----------
+    prompt_tokens, output_tokens, priority : int
+    on_tokens : callable
+        Called with (how many tokens came, whether they are the last).
+    reason : {"length", "stop"}
+        Why it will end.
+    max_tokens : int
+        What its sender would have taken, for the metrics.
+    key : callable or None
+        What its k-th block of KV cache holds, for the prefix cache; None: what nobody else holds.
+    number, arrival_ns, first_ns, last_ns
+        Set by the engine.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    on_tokens: Callable[[int, bool], None]
+    priority: int = 0
+    reason: str = "length"
+    max_tokens: int = 0
+    key: Callable[[int], Hashable] | None = None
+    number: int = NEVER
+    arrival_ns: int = NEVER
+    first_ns: int = NEVER
+    last_ns: int = NEVER
+    inside: Sequence | Order | None = field(default=None, repr=False)
+
+
+class LiveEngine:
+    """Serves requests as they come.
+
+    Parameters
+    ----------
+    scheduler, step_time, kv, pots
+        As `servinglab.simulate` takes them.
+    clock : Clock
+    metrics : Metrics
+    speed : float
+        By which the metrics divide the engine's time.
+
+    Attributes
+    ----------
+    closing : bool
+        Whether nobody else will come: static batching then cooks its last batch by its own rule.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        step_time: StepTime,
+        kv: HasBlocks | None,
+        pots: int | None,
+        clock: Clock,
+        metrics: Metrics,
+        speed: float = 1.0,
+    ) -> None:
+        self.closing = False
+        self._has_pool = kv is not None
+        self._clock, self._metrics, self._per_s = clock, metrics, 1e9 * speed
+        self._tokens: TokenLoop | None = None
+        self._pots: PotLoop | None = None
+        if counts_tokens(scheduler, check_pots(pots), kv):
+            self._tokens = TokenLoop(scheduler, step_time, kv)
+        else:
+            self._pots = PotLoop(scheduler, step_time, pots, lambda: not self.closing)
+        self._loop: Any = self._tokens or self._pots
+        self._here: dict[int, LiveRequest] = {}
+        self._inbox: list[LiveRequest] = []
+        self._count = self._last_ns = 0
+        self._timer: Any = None
+        self._soon = False
+
+    @property
+    def running(self) -> int:
+        """Requests in execution."""
+        if self._tokens is not None:
+            return len(self._tokens.engine.running)
+        assert self._pots is not None
+        return sum(order.owed for pot in self._pots.pots for order in pot.members)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the line."""
+        line = self._tokens.engine.waiting if self._tokens is not None else self._loop.line
+        return len(line) + len(self._inbox)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks in use, 0 to 1; 0 where none are modelled."""
+        if self._tokens is None or not self._has_pool:
+            return 0.0
+        return self._tokens.engine.used_blocks / self._tokens.engine.num_blocks
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        """Tokens found in the prefix cache."""
+        return self._tokens.engine.hit_tokens if self._tokens is not None else 0
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of KV cache."""
+        return self._tokens.engine.block_size if self._tokens is not None else 1
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether requests whose prompts begin alike share blocks."""
+        return self._tokens is not None and self._tokens.engine.rules.prefix_caching
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is here."""
+        return not self._here
+
+    def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
+        """Why such a request can never be served to its end; None if it can."""
+        return self._tokens.engine.why_never(prompt_tokens, output_tokens) if self._tokens is not None else None
+
+    def submit(self, request: LiveRequest) -> None:
+        """A request comes, now."""
+        request.number = self._count
+        self._count += 1
+        request.arrival_ns = self._clock.now_ns()
+        self._here[request.number] = request
+        self._inbox.append(request)
+        self.wake()
+
+    def leave(self, request: LiveRequest) -> None:
+        """A request's client has gone: it isn't computed any further."""
+        if self._here.pop(request.number, None) is None:
+            return
+        self._metrics.request_success["abort"] += 1
+        if request.inside is None:
+            self._inbox.remove(request)
+        else:
+            now, due = self._clock.now_ns(), self._loop.next_ns()
+            self._last_ns = max(self._last_ns, now if due is None else min(now, due))
+            self._loop.leave(request.inside, self._last_ns)
+        self._loop.scheduled_ns.pop(request.number, None)
+
+    def wake(self) -> None:
+        """Look again, soon, whether something can begin."""
+        if not self._soon:
+            self._soon = True
+            self._clock.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """End the step that is due, if one is; let in who has come; begin what can begin; hand the tokens over."""
+        self._soon = False
+        due = self._loop.next_ns()
+        now = self._clock.now_ns()
+        given = []
+        if due is not None and due <= now:
+            given = self._loop.end(due)
+            self._admit(due, self._inbox)
+            self._inbox = []
+        elif not self._inbox:
+            self._admit(max(self._last_ns, now), [])  # a door that closes may let a last batch begin
+        while self._inbox:  # not due: each at its own instant
+            at = max(self._last_ns, self._inbox[0].arrival_ns)
+            together = [request for request in self._inbox if request.arrival_ns <= at]
+            self._inbox = self._inbox[len(together) :]
+            self._admit(at, together)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        upcoming = self._loop.next_ns()
+        if upcoming is not None and upcoming <= now:
+            self.wake()
+        elif upcoming is not None:
+            self._timer = self._clock.call_at(upcoming, self._turn)
+        if given:
+            assert due is not None
+            self._metrics.step_lateness.observe((now - due) / self._per_s)
+            self._hand_over(given, due)
+
+    def _admit(self, at: int, requests: list[LiveRequest]) -> None:
+        self._last_ns = at
+        for request in requests:
+            if self._tokens is not None:
+                key = request.key or (lambda k, number=request.number: (number, k))
+                request.inside = Sequence(
+                    request.number, request.prompt_tokens, request.output_tokens, request.priority, key
+                )
+            else:
+                request.inside = Order(request.number, request.prompt_tokens, request.output_tokens)
+            self._loop.join(request.inside, at)
+            self._metrics.prefix_cache_queries += request.prompt_tokens if self.shares_prefixes else 0
+        for row in self._loop.begin(at):
+            self._metrics.num_preemptions += row["preempted"]
+            self._metrics.iteration_tokens.observe(row["prefill_tokens"] + row["decode_tokens"])
+
+    def _hand_over(self, given: list[Any], at: int) -> None:
+        metrics, per_s = self._metrics, self._per_s
+        for number, tokens, done, _row in given:
+            request = self._here.get(number)
+            if request is None:
+                continue
+            metrics.generation_tokens += tokens
+            if request.first_ns == NEVER:
+                request.first_ns = at
+                metrics.prompt_tokens += request.prompt_tokens
+                metrics.time_to_first_token.observe(max(0, at - request.arrival_ns) / per_s)
+                if tokens > 1:
+                    metrics.inter_token_latency.observe(0.0, tokens - 1)
+            else:
+                metrics.inter_token_latency.observe((at - request.last_ns) / per_s, tokens)
+            request.last_ns = at
+            if done:
+                del self._here[number]
+                self._finished(request)
+            request.on_tokens(tokens, done)
+
+    def _finished(self, request: LiveRequest) -> None:
+        metrics = self._metrics
+        scheduled = self._loop.scheduled_ns.pop(request.number)
+        arrival, first, last = request.arrival_ns, request.first_ns, request.last_ns
+        for histogram, begin, end in (
+            (metrics.e2e_request_latency, arrival, last),
+            (metrics.request_queue_time, arrival, scheduled),
+            (metrics.request_inference_time, scheduled, last),
+            (metrics.request_prefill_time, scheduled, first),
+            (metrics.request_decode_time, first, last),
+        ):
+            histogram.observe(max(0, end - begin) / self._per_s)
+        if request.output_tokens > 1:
+            metrics.request_time_per_output_token.observe((last - first) / self._per_s / (request.output_tokens - 1))
+        metrics.request_prompt_tokens.observe(request.prompt_tokens)
+        metrics.request_generation_tokens.observe(request.output_tokens)
+        metrics.request_params_max_tokens.observe(request.max_tokens)
+        metrics.request_success[request.reason] += 1
+
+
+def can_wait_for_ever(scheduler: Scheduler) -> bool:
+    """Whether a request may wait until others come, as under static batching."""
+    return not isinstance(scheduler, ContinuousBatching) and not hasattr(scheduler, "window_ns")
