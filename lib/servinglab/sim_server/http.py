@@ -122,10 +122,6 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
         self._lose()
 
-    def eof_received(self) -> bool:
-        """A client that only half-closes still wants its answer."""
-        return self._answering is not None
-
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         self._read()

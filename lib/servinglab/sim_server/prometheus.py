@@ -86,18 +86,23 @@ class Metrics:
     def _families(
         self, running: int, waiting: int, kv_usage: float, prefix_cache_hits: int, faults: Mapping[str, int]
     ) -> Iterator[str]:
-        def family(name: str, kind: str, what: str, values: Mapping[tuple[tuple[str, str], ...], float]) -> str:
+        def family(name: str, kind: str, what: str, value: float | Mapping[str, int], by: str = "") -> str:
+            """One sample, or one for each value of the label `by`."""
             sample = name + ("_total" if kind == "counter" else "")
+            rows: list[tuple[str, float]]
+            if isinstance(value, Mapping):
+                rows = [(self._in_braces({by: key}), n) for key, n in value.items()]
+            else:
+                rows = [(self._in_braces({}), value)]
             lines = [f"# HELP {sample} {what}", f"# TYPE {sample} {kind}"]
-            lines += [f"{sample}{self._in_braces(dict(labels))} {float(value)}" for labels, value in values.items()]
-            return "\n".join(lines) + "\n"
+            return "\n".join([*lines, *(f"{sample}{labels} {float(n)}" for labels, n in rows)]) + "\n"
 
         for name, what, gauge in (
             ("num_requests_running", "Requests in execution.", running),
             ("num_requests_waiting", "Requests in the line.", waiting),
             ("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 0 to 1.", kv_usage),
         ):
-            yield family(f"vllm:{name}", "gauge", what, {(): gauge})
+            yield family(f"vllm:{name}", "gauge", what, gauge)
         for name, what, counter in (
             ("num_preemptions", "Requests that lost their blocks.", self.num_preemptions),
             ("prompt_tokens", "Prompt tokens of requests that got their first token.", self.prompt_tokens),
@@ -106,11 +111,10 @@ class Metrics:
             ("prefix_cache_hits", "Tokens found in the prefix cache.", prefix_cache_hits),
             ("admission_rejections", "Requests turned away because the line was full.", self.admission_rejections),
         ):
-            yield family(f"vllm:{name}", "counter", what, {(): counter})
-        ends = {(("finished_reason", reason),): count for reason, count in self.request_success.items()}
-        yield family("vllm:request_success", "counter", "Requests that ended, by reason.", ends)
-        kinds = {(("kind", kind),): count for kind, count in faults.items()}
-        yield family("servinglab:faults", "counter", "Faults made on purpose, by kind.", kinds)
+            yield family(f"vllm:{name}", "counter", what, counter)
+        ends = self.request_success
+        yield family("vllm:request_success", "counter", "Requests that ended, by reason.", ends, by="finished_reason")
+        yield family("servinglab:faults", "counter", "Faults made on purpose, by kind.", faults, by="kind")
         for name, what, histogram in (
             ("vllm:time_to_first_token_seconds", "First token - arrival.", self.time_to_first_token),
             ("vllm:inter_token_latency_seconds", "Token - token before it.", self.inter_token_latency),

@@ -304,7 +304,7 @@ class _Answer:
         if self._silent:
             return
         connection, wording = self._connection, self._wording
-        pieces = []
+        pieces: list[bytes] = []
         for _ in range(count):
             if self._sent == self._breaks_at and not self._break(pieces):
                 return
