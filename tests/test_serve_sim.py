@@ -317,6 +317,27 @@ def test_a_chat_is_whole_or_streamed_with_the_same_words(plain):
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
+def test_chunks_may_hold_several_tokens_and_say_how_many_there_are_so_far():
+    for scheduler in (sl.ContinuousBatching(8, 512), sl.DynamicBatching(8, 0.0)):  # the second hands all over at once
+        with running(scheduler, stream_interval=4) as client:
+            text = json.load(complete(client, max_tokens=11))["choices"][0]["text"]
+            options = {"continuous_usage_stats": True}
+            chunks = events(complete(client, max_tokens=11, stream=True, stream_options=options))
+            assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 5, 9, 11]
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+            lines = fault(client, "malformed", stream=True, max_tokens=11).read().split(b"\n\n")
+            assert [line.endswith(b"}") for line in lines[:-2]] == [True, True, False, True, True]
+
+
+def test_a_step_time_that_breaks_ends_the_server_and_says_why():
+    def breaks(requests, prefill_tokens, kv_tokens):
+        raise ValueError("no such step")
+
+    with pytest.raises(ValueError, match="no such step"), running(step=breaks) as client:  # noqa: SIM117
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+            complete(client)
+
+
 def test_answers_of_one_token(plain):
     assert json.load(complete(plain, max_tokens=1))["usage"]["completion_tokens"] == 1
     (chunk,) = events(complete(plain, max_tokens=1, stream=True))
@@ -433,6 +454,8 @@ def test_models_health_and_metrics_under_vllms_names():
         text = get(client, "/metrics")
         assert text.count("# TYPE") == len(set(re.findall(r"# TYPE (\S+)", text)))
         assert r'model_name="a \"model\""' in text
+        assert 'cache_config_info{block_size="16",engine="0",' in text
+        assert 'num_gpu_blocks="101"' in text
         assert 'vllm:request_generation_tokens_bucket{engine="0",le="5.0",' in text
 
 

@@ -55,6 +55,9 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--speed", type=float, default=1.0, metavar="X", help="run the engine X times as fast")
     group.add_argument("--output-tokens", type=parse_law, metavar="LAW", help="how long answers are, as in simulate")
     group.add_argument("--chars-per-token", type=int, metavar="N", help="characters of text that count as one token")
+    group.add_argument(
+        "--stream-interval", type=int, default=1, metavar="N", help="tokens in a chunk of a stream (%(default)s)"
+    )
     group.add_argument("--seed", type=int, default=0, help="of lengths and faults (default: %(default)s)")
     group.add_argument("--max-queue", type=int, metavar="N", help="answer 503 while so many requests wait")
     group.add_argument(
@@ -91,6 +94,7 @@ def _serve_sim(args: argparse.Namespace) -> int:
         max_queue=args.max_queue,
         faults=[faults.parse_fault(text) for text in args.fault],
         chars_per_token=args.chars_per_token,
+        stream_interval=args.stream_interval,
     )
     loop = precise_loop()
     try:
@@ -117,9 +121,16 @@ async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, d
         gc.collect()
         gc.freeze()  # a later collection then needn't walk what is here for good: it would hold a step up
 
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stop.set)
-    await run(settings, args.host, args.port, started, stop, args.drain_s)
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C doesn't wait for answers
+        loop.call_soon_threadsafe(stop.set)
+
+    before = {name: signal.signal(name, end) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        await run(settings, args.host, args.port, started, stop, args.drain_s)
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
     assert server is not None
     metrics = server.metrics
     ends = ", ".join(f"{count:,} {reason}" for reason, count in metrics.request_success.items() if count)

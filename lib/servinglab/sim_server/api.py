@@ -69,7 +69,7 @@ class Ask:
     pieces : list
         The prompt's tokens by the counting rule: ids, words or runs of characters.
     max_tokens, min_tokens, priority : int
-    ignore_eos, stream, include_usage : bool
+    ignore_eos, stream, include_usage, usage_per_chunk : bool
     """
 
     chat: bool
@@ -79,6 +79,7 @@ class Ask:
     ignore_eos: bool = False
     stream: bool = False
     include_usage: bool = False
+    usage_per_chunk: bool = False
     priority: int = 0
 
 
@@ -125,7 +126,7 @@ def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = 
         raise ApiError(400, f"{name} must hold at least one token; got none", name)
     return Ask(
         chat, pieces, max_tokens, min_tokens, _flag(fields, "ignore_eos"), stream, _flag(options, "include_usage"),
-        _whole(fields, "priority", 0, None),
+        _flag(options, "continuous_usage_stats"), _whole(fields, "priority", 0, None),
     )  # fmt: skip
 
 
@@ -236,24 +237,19 @@ class Wording:
         self._ask, self._model = ask, model
         self.id = f"{'chatcmpl' if ask.chat else 'cmpl'}-{number:012d}"
         self._created = int(time.time())
-        marker = "\x00"
-        text = self._event(marker, None).split(json.dumps(marker).encode())
-        assert len(text) == 2
-        self._before, self._after = text[0] + b'"', b'"' + text[1]
 
-    def token(self, place: int) -> bytes:
-        """The event of one token that isn't the last; `place` counts from 0."""
-        return self._before + self.word(place).encode() + self._after
+    def event(self, place: int, size: int, reason: str | None) -> bytes:
+        """The event of `size` tokens from `place` on, which counts from 0; the last has a reason."""
+        text = "".join(map(self.word, range(place, place + size)))
+        body: dict[str, Any] = {"delta": {"content": text}} if self._ask.chat else {"text": text}
+        more = {"usage": self._usage(place + size)} if self._ask.usage_per_chunk else {}
+        return self._data([{"index": 0, **body, "logprobs": None, "finish_reason": reason}], **more)
 
     def first(self) -> bytes:
         """The event before a chat's first token; nothing for a completion."""
         if not self._ask.chat:
             return b""
         return self._data([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-
-    def last(self, place: int, reason: str) -> bytes:
-        """The event of the last token."""
-        return self._event(self.word(place), reason)
 
     def usage(self, tokens: int) -> bytes:
         """The event with the counts."""
@@ -266,11 +262,11 @@ class Wording:
 
     def malformed(self) -> bytes:
         """An event that isn't JSON."""
-        return self._before.rstrip(b'"') + b"\n\n"
+        return self.event(0, 1, None)[:-10] + b"\n\n"
 
     def not_utf8(self) -> bytes:
         """An event whose text isn't UTF-8."""
-        return self._before + b"\xc3\x28\xff" + self._after
+        return self.event(0, 1, None).replace(self.word(0).encode(), b"\xc3\x28\xff", 1)
 
     def whole(self, tokens: int, reason: str) -> bytes:
         """The answer that isn't streamed."""
@@ -291,10 +287,6 @@ class Wording:
     def _usage(self, tokens: int) -> dict[str, int]:
         prompt = len(self._ask.pieces)
         return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-
-    def _event(self, text: str, reason: str | None) -> bytes:
-        body: dict[str, Any] = {"delta": {"content": text}} if self._ask.chat else {"text": text}
-        return self._data([{"index": 0, **body, "logprobs": None, "finish_reason": reason}])
 
     def _data(self, choices: list[Any], **more: Any) -> bytes:
         kind = "chat.completion.chunk" if self._ask.chat else "text_completion"

@@ -78,10 +78,20 @@ class Metrics:
         self.step_lateness = Histogram(_LATE)
 
     def text(
-        self, running: int, waiting: int, kv_usage: float, prefix_cache_hits: int, faults: Mapping[str, int]
+        self,
+        running: int,
+        waiting: int,
+        kv_usage: float,
+        prefix_cache_hits: int,
+        faults: Mapping[str, int],
+        cache_config: Mapping[str, str],
     ) -> str:
-        """All of it; the arguments are the gauges."""
-        return "".join(self._families(running, waiting, kv_usage, prefix_cache_hits, faults))
+        """All of it; the arguments are what isn't counted here. vLLM counts its null block among `num_gpu_blocks`."""
+        info = ""
+        if cache_config:
+            name = "vllm:cache_config_info"
+            info = f"# HELP {name} The KV cache.\n# TYPE {name} gauge\n{name}{self._in_braces(cache_config)} 1.0\n"
+        return info + "".join(self._families(running, waiting, kv_usage, prefix_cache_hits, faults))
 
     def _families(
         self, running: int, waiting: int, kv_usage: float, prefix_cache_hits: int, faults: Mapping[str, int]

@@ -58,6 +58,8 @@ class Settings:
     faults : sequence of Fault
     chars_per_token : int or None
         Characters of text that count as one token; None: each word counts as one.
+    stream_interval : int
+        Tokens in an event of a stream, but for the first, which has one, and the last. At least 1.
     """
 
     scheduler: Scheduler
@@ -71,10 +73,11 @@ class Settings:
     max_queue: int | None = None
     faults: Sequence[Fault] = field(default=())
     chars_per_token: int | None = None
+    stream_interval: int = 1
 
     def __post_init__(self) -> None:
         check_number("speed", self.speed, gt=0, le=1e9)
-        for name in ("max_queue", "chars_per_token"):
+        for name in ("max_queue", "chars_per_token", "stream_interval"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), ge=1, integer=True)
 
@@ -200,9 +203,11 @@ class SimServer:
 
     def _metrics_text(self, connection: Connection, request: HttpRequest) -> None:
         engine = self._engine
+        kv = self._settings.kv
         text = self.metrics.text(
-            engine.running, engine.waiting, engine.kv_usage, engine.prefix_cache_hits, self._faults.count
-        )
+            engine.running, engine.waiting, engine.kv_usage, engine.prefix_cache_hits, self._faults.count,
+            {} if kv is None else {"block_size": str(kv.block_size), "num_gpu_blocks": str(kv.usable_blocks + 1)},
+        )  # fmt: skip
         connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _admin_faults(self, connection: Connection, request: HttpRequest) -> None:
@@ -245,7 +250,8 @@ class SimServer:
             raise ApiError(503, message, None, {"retry-after": str(_RETRY_AFTER_S)})
         number = self._count
         self._count += 1
-        answer = _Answer(connection, ask, Wording(ask, number, settings.model), tokens, reason, fault)
+        wording = Wording(ask, number, settings.model)
+        answer = _Answer(connection, ask, wording, tokens, reason, fault, settings.stream_interval)
         key = prefix_key(ask.pieces, engine.block_size, number) if engine.shares_prefixes else None
         live = LiveRequest(
             len(ask.pieces), tokens, answer.on_tokens, ask.priority, reason, max_tokens=ask.max_tokens, key=key
@@ -266,16 +272,23 @@ class _Answer:
     """Puts one request's tokens into words and onto the wire, or does what a fault has it do."""
 
     def __init__(
-        self, connection: Connection, ask: Ask, wording: Wording, tokens: int, reason: str, fault: Fault | None
+        self,
+        connection: Connection,
+        ask: Ask,
+        wording: Wording,
+        tokens: int,
+        reason: str,
+        fault: Fault | None,
+        interval: int,
     ) -> None:
         self._connection, self._ask, self._wording = connection, ask, wording
         self._tokens, self._reason = tokens, reason
         self._fault = fault.kind if fault is not None else ""
-        self._sent = 0
+        self._interval = interval
+        self._sent = self._pending = 0  # tokens that are out, and that wait for more to go out with
         self._held: list[tuple[int, bool]] | None = None  # tokens that wait for a slow first byte
         self._silent = False
         self._frames: dict[int, bytes] = {}
-        self._period = len(VOCABULARY)
         self._breaks_at = tokens // 2 if self._fault in ("hang", "cut", "malformed", "utf8") else -1
         self.give_up: Callable[[], None] = lambda: None
         if fault is not None and fault.kind == "slow":
@@ -304,31 +317,37 @@ class _Answer:
         if self._silent:
             return
         connection, wording = self._connection, self._wording
+        self._pending += count
         pieces: list[bytes] = []
-        for _ in range(count):
-            if self._sent == self._breaks_at and not self._break(pieces):
+        while self._pending and (done or not self._sent or self._pending >= self._interval):
+            size = min(self._pending, self._interval) if self._sent else 1
+            if self._sent <= self._breaks_at < self._sent + size and not self._break(pieces):
                 return
             if self._sent == 0 and self._ask.chat:
                 pieces.append(connection.frame(wording.first()))
-            if self._sent == self._tokens - 1:
-                pieces.append(connection.frame(wording.last(self._sent, self._reason)))
+            if self._sent + size == self._tokens:
+                pieces.append(connection.frame(wording.event(self._sent, size, self._reason)))
             else:
-                pieces.append(self._frame(self._sent))
-            self._sent += 1
+                pieces.append(self._frame(self._sent, size))
+            self._sent += size
+            self._pending -= size
         if not done:
-            connection.write(b"".join(pieces))
+            if pieces:
+                connection.write(b"".join(pieces))
             return
         if self._ask.include_usage:
             pieces.append(connection.frame(wording.usage(self._tokens)))
         pieces.append(connection.frame(wording.done()))
         connection.end_stream(b"".join(pieces))
 
-    def _frame(self, place: int) -> bytes:
-        """One token's event on the wire; equal words are put together once."""
-        same = place and 1 + (place - 1) % self._period
+    def _frame(self, place: int, size: int) -> bytes:
+        """An event on the wire; of events of one token, those with equal words are put together once."""
+        if size > 1 or self._ask.usage_per_chunk:
+            return self._connection.frame(self._wording.event(place, size, None))
+        same = place and 1 + (place - 1) % len(VOCABULARY)
         frame = self._frames.get(same)
         if frame is None:
-            frame = self._frames[same] = self._connection.frame(self._wording.token(place))
+            frame = self._frames[same] = self._connection.frame(self._wording.event(place, 1, None))
         return frame
 
     def _break(self, pieces: list[bytes]) -> bool:
@@ -340,6 +359,7 @@ class _Answer:
                 self.give_up()
                 self._connection.close()
             return False
+        self._breaks_at = -1
         event = self._wording.malformed() if self._fault == "malformed" else self._wording.not_utf8()
         pieces.append(self._connection.frame(event))
         return True
@@ -362,14 +382,27 @@ class _Answer:
 async def run(
     settings: Settings, host: str, port: int, started: Callable[[SimServer], Any], stop: asyncio.Event, drain_s: float
 ) -> None:
-    """Serve until `stop` is set."""
+    """Serve until `stop` is set; raise what a step time of one's own raised."""
     server = SimServer(settings)
+    loop = asyncio.get_running_loop()
+    broke: list[BaseException] = []
+
+    def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context:  # of the engine's own calls; a connection's trouble is that connection's
+            broke.append(context["exception"])
+            stop.set()
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(on_error)
     await server.start(host, port)
     try:
         started(server)
         await stop.wait()
     finally:
-        await server.close(drain_s)
+        await server.close(0.0 if broke else drain_s)
+    if broke:
+        raise broke[0]
 
 
 @contextmanager
