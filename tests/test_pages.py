@@ -291,6 +291,55 @@ def test_without_motion_the_kitchen_jumps_from_event_to_event(browser: Browser, 
     reader.context.close()
 
 
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+def test_the_timeline_steps_and_says_what_its_states_say(reader: Reader) -> None:
+    """Chapter 03's three requests and a fourth: whole at first, then from event to event, by keyboard."""
+    page = reader.open("chapters/03_static_dynamic_continuous.html")
+    steps = page.locator("[data-sl=steps]").first
+    data = json.loads(steps.locator("script").first.text_content() or "")
+    assert float(steps.get_attribute("data-time") or "nan") == pytest.approx(data["duration"], abs=1e-3)
+    steps.get_by_role("slider", name="Time").press("Home")
+    status, forward = steps.locator("[role=status]"), steps.get_by_role("button", name="Next event")
+    seen = set()
+    for _ in range(100):
+        at = float(steps.get_attribute("data-time") or "nan")
+        if at >= data["duration"] - 1e-3:
+            break
+        for lane in data["lanes"]:
+            number = next((k for k, (a, b) in enumerate(lane["steps"]) if a <= at + 1e-4 < b), None)
+            if number is not None:
+                states = [row["states"][number] for row in lane["rows"]]
+                want = f"{lane['name']} Step {number + 1}: {states.count('w')} waiting, 0 prompt tokens, "
+                assert f"{want}{states.count('d')} decoding." in (status.text_content() or "")
+                seen.add((lane["name"], number))
+        forward.press("Enter")
+    assert seen == {(lane["name"], k) for lane in data["lanes"] for k in range(len(lane["steps"]))}
+    for lane, drawn in zip(data["lanes"], steps.locator(".sl-lane").all(), strict=True):
+        states = "".join(row["states"] for row in lane["rows"])
+        assert drawn.locator(".sl-decode").count() == states.count("d")
+        assert (drawn.locator(".sl-stays").count() > 0) == ("h" in states)
+
+
+def test_the_timeline_s_sliders_choose_a_run(file_reader: Reader) -> None:
+    page = file_reader.open("chapters/03_static_dynamic_continuous.html")
+    steps = page.locator("[data-sl=steps]").nth(1)
+    data = json.loads(steps.locator("script").first.text_content() or "")
+    budget, first = data["sliders"]
+    picked = [budget["start"], first["start"]]
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowRight"):
+        steps.get_by_role("slider", name="max_num_batched_tokens").press(key)
+        picked[0] += 1 if key == "ArrowRight" else -1
+        lane = data["lanes"][picked[0] * len(first["stops"]) + picked[1]]
+        assert f"/{len(lane['steps'])}" in (steps.locator(".sl-counters").text_content() or "")
+        reads = sum(row["states"].count("p") for row in lane["rows"])
+        assert steps.locator("rect.sl-prefill").count() == reads
+    assert steps.locator(".sl-pauses").count() == 0
+    steps.get_by_role("slider", name="prefill_first").press("End")
+    assert steps.locator(".sl-pauses").count() > 0
+
+
 # --- the explorer -----------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ function player(root, { label, duration, events, at, parts, legend, layOut, show
     type: 'range', min: 0, max: duration, step: duration / 400, value: at, 'aria-label': word('time'),
   });
   const clock = html('output', { class: 'sl-clock' });
-  const places = duration < 5 ? 2 : 1;
+  const places = duration < 1 ? 3 : duration < 5 ? 2 : 1;
   const speedId = freshId('speed');
   const speed = html('select', { id: speedId },
     ...[0.25, 0.5, 1, 2, 4].map((factor) => html('option', { value: factor, selected: factor === 1 }, `${factor}×`)));
@@ -36,7 +36,7 @@ function player(root, { label, duration, events, at, parts, legend, layOut, show
     scrub.value = time;
     scrub.setAttribute('aria-valuetext', text);
     clock.textContent = text;
-    root.dataset.time = time.toFixed(3);
+    root.dataset.time = time.toFixed(6);
     if (speak) says.textContent = `${text}. ${sentences.join(' ')}`;
   }
 

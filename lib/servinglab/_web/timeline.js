@@ -124,7 +124,7 @@ class StepLane {
     this.future.setAttribute('width', Math.max(0, this.width - x(time)));
     this.now.setAttribute('x', at < 0 ? 0 : x(lane.steps[at][0]));
     this.now.setAttribute('width', at < 0 ? 0 : x(lane.steps[at][1]) - x(lane.steps[at][0]));
-    this.picture.setAttribute('aria-label', word('steps_lane_label', { name: this.name, time: time.toFixed(2) }).trim());
+    this.picture.setAttribute('aria-label', word('steps_lane_label', { name: this.name, time: time.toFixed(3) }).trim());
     return word(lane.blocks ? 'steps_say_blocks' : 'steps_say', { name: this.name, pool: lane.pool, ...values }).trim();
   }
 
