@@ -395,7 +395,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
     latencies_s = {name: getattr(result, name) for name in SLO_NAMES}
     good: int | None = None
     if slo is not None:
-        slo = _limits(slo)
+        slo = check_slo(slo)
         good = int(np.count_nonzero(_good(result, slo, latencies_s)))
     return Summary(
         requests=n,
@@ -430,11 +430,18 @@ def good_requests(result: Result, slo: Mapping[str, float]) -> npt.NDArray[np.bo
     >>> good_requests(served, {"e2e_s": 0.6}).tolist()
     [True, True, False]
     """
-    slo = _limits(slo)
+    slo = check_slo(slo)
     return _good(result, slo, {name: getattr(result, name) for name in slo})
 
 
-def _limits(slo: Mapping[str, float]) -> dict[str, float]:
+def check_slo(slo: Mapping[str, float]) -> dict[str, float]:
+    """The limits as plain numbers, if each has a name that is known and is > 0 s.
+
+    Examples
+    --------
+    >>> check_slo({"ttft_s": 2})
+    {'ttft_s': 2.0}
+    """
     for name in slo:
         check_choice("slo's names", name, SLO_NAMES)
     return {name: check_number(f"slo[{name!r}]", limit, gt=0) for name, limit in slo.items()}
