@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import servinglab as sl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servinglab import _kernel
+from servinglab import _kernel, _rules_kernel, token_reference
 from servinglab.result import NEVER
 
 TOKENS = st.integers(1, 12)
@@ -101,10 +101,18 @@ def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots
     assert_same(sl.simulate(workload, scheduler, step_time, pots), sl.reference(workload, scheduler, step_time, pots))
 
 
+TOGETHER = [
+    (), (), ("async_scheduling",), ("prefix_caching",), ("prefix_caching", "async_scheduling"), ("prefill_first",),
+    ("prefix_caching", "prefill_first"), ("reserve_whole_answer",), ("reserve_whole_answer", "async_scheduling"),
+    ("reserve_whole_answer", "prefill_first"),
+]  # fmt: skip
+
+
 @st.composite
-def token_runs(draw):
+def token_runs(draw, all_rules):
     """Workload, scheduler and pool of a run that counts tokens; small numbers, so that everything is scarce."""
     n = draw(st.integers(1, 30))
+    pieces = st.lists(st.integers(0, 1), max_size=3)  # of prompts; a third of them begin as another does
 
     def column(values):
         return draw(st.lists(values, min_size=n, max_size=n))
@@ -112,15 +120,32 @@ def token_runs(draw):
     shape = dict(prompt_tokens=column(st.integers(1, 30)), output_tokens=column(TOKENS))
     gap = st.integers(0, 24).map(lambda k: k / 8) if draw(st.booleans()) else st.floats(0, 2)
     if draw(st.booleans()):
-        work = sl.Workload.from_arrivals(np.cumsum(column(gap)), priority=column(st.integers(0, 2)), **shape)
+        work = sl.Workload.from_arrivals(np.cumsum(column(gap)), **shape)
     else:
         work = sl.closed_loop(draw(st.integers(1, 10)), n, seed=0, think_s=column(gap), **shape)
-    pool = sl.Blocks(draw(st.integers(10, 60)), draw(st.sampled_from([1, 3, 4, 16]))) if draw(st.booleans()) else None
+    hashes = column(pieces) if all_rules and draw(st.booleans()) else None
+    if all_rules:
+        work = replace(work, priority=column(st.integers(0, 2)), prefix_hashes=hashes)
+    pool = (
+        sl.Blocks(draw(st.integers(10, 60)), draw(st.sampled_from([1, 2 if hashes else 3, 4, 16])))
+        if draw(st.booleans())
+        else None
+    )
     seats, chunked = draw(st.integers(1, 8)), draw(st.booleans())
     longest = draw(st.one_of(st.none(), st.integers(2, 40)))
     if pool is not None and longest is not None:
         longest = min(longest, pool.usable_blocks * pool.block_size)
     least = seats if chunked or longest is None else max(seats, longest)
+    if all_rules:
+        thresholds = st.sampled_from([0, 1, 5] if longest is None or longest >= 5 else [0, 1])
+        more = dict(
+            policy=draw(st.sampled_from(["fcfs", "priority"])),
+            long_prefill_token_threshold=draw(thresholds),
+            adaptive_threshold=draw(st.booleans()),
+            **dict.fromkeys(draw(st.sampled_from(TOGETHER)), True),
+        )
+    else:
+        more = dict(reserve_whole_answer=draw(st.integers(0, 3)) == 0)
     rules = sl.ContinuousBatching(
         seats,
         draw(st.one_of(st.none(), st.integers(least, 60))),
@@ -128,15 +153,34 @@ def token_runs(draw):
         max_num_active_seqs=draw(st.one_of(st.none(), st.integers(1, seats))),
         max_model_len=longest,
         full_prompt_gate=draw(st.booleans()),
-        reserve_whole_answer=draw(st.integers(0, 3)) == 0,
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
+        **more,
     )
     return work, rules, pool
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(token_runs(), roofs(kv=True))
+@pytest.fixture(scope="module", autouse=True)
+def short_pieces():
+    """Pieces of prompts as short as the prompts of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_reference, "PREFIX_TOKENS", 16)
+        patch.setattr(_rules_kernel, "PREFIX_TOKENS", 16)
+        yield
+
+
+@settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck))
+@given(token_runs(all_rules=False), roofs(kv=True))
 def test_the_fast_engine_counts_tokens_and_blocks_as_the_readable_one(run, step_time):
+    check_tokens(run, step_time)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@given(token_runs(all_rules=True), roofs(kv=True))
+def test_it_follows_all_other_rules_as_the_readable_one_does(run, step_time):
+    check_tokens(run, step_time)
+
+
+def check_tokens(run, step_time):
     work, rules, pool = run
     fast, plain = (serve(work, rules, step_time, kv=pool) for serve in (sl.simulate, sl.reference))
     assert_same(fast, plain)
@@ -311,9 +355,17 @@ def test_a_step_time_of_your_own_is_served_and_said_to_be_slow():
     np.testing.assert_allclose(mine.finish_s, theirs.finish_s, rtol=1e-9)
 
 
-def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch):
+ENGINES = {
+    "pots": sl.ContinuousBatching(4),
+    "tokens": sl.ContinuousBatching(4, 64),
+    "all rules": sl.ContinuousBatching(4, async_scheduling=True, policy="priority"),
+}
+
+
+@pytest.mark.parametrize("scheduler", ENGINES.values(), ids=ENGINES)
+def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch, scheduler):
     monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 64)
-    work = sl.poisson(1.0, 1000, seed=1)
+    work = sl.poisson(1.0, 1000, seed=1, prompt_tokens=3)
     seen = []
 
     def stop_at_half(done, total):
@@ -322,10 +374,10 @@ def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(sl.SimulationInterrupted, match="interrupted after") as stopped:
-        sl.simulate(work, sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1), progress=stop_at_half)
+        sl.simulate(work, scheduler, sl.AffineStep(0.1, 0.1), progress=stop_at_half)
     partial, whole = (
         stopped.value.partial,
-        sl.simulate(work, sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1)),
+        sl.simulate(work, scheduler, sl.AffineStep(0.1, 0.1)),
     )
     done = partial.finished
     assert len(seen) > 3 and 500 < done.sum() == seen[-1] < 1000
@@ -382,10 +434,16 @@ def test_without_numba_it_still_runs_and_says_so_once():
         import servinglab as sl
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            for _ in range(2):
-                done = sl.simulate(sl.poisson(1.0, 200, seed=1), sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1))
-        print(len(said), "numba isn't installed" in str(said[0].message), done.finish_ns.sum())
+            done = [
+                sl.simulate(sl.poisson(1.0, 200, seed=1, prompt_tokens=3), rules, sl.AffineStep(0.1, 0.1), kv=kv)
+                for rules, kv in CASES
+            ]
+        print(len(said), "numba isn't installed" in str(said[0].message), *(each.finish_ns.sum() for each in done))
     """)
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    with_numba = sl.simulate(sl.poisson(1.0, 200, seed=1), sl.ContinuousBatching(4), sl.AffineStep(0.1, 0.1))
-    assert child.stdout.split() == ["1", "True", str(with_numba.finish_ns.sum())]
+    cases = "[(sl.ContinuousBatching(4), None), (sl.ContinuousBatching(4, prefix_caching=True), sl.Blocks(9, 1))]"
+    child = subprocess.run(
+        [sys.executable, "-c", code.replace("CASES", cases)], capture_output=True, text=True, check=True
+    )
+    work = sl.poisson(1.0, 200, seed=1, prompt_tokens=3)
+    with_numba = [sl.simulate(work, rules, sl.AffineStep(0.1, 0.1), kv=kv) for rules, kv in eval(cases)]
+    assert child.stdout.split() == ["1", "True", *(str(each.finish_ns.sum()) for each in with_numba)]

@@ -251,7 +251,7 @@ class PagedScheduler:
         self.waiting = _Waiting(rules.policy)
         self.hit_tokens = 0
         self.budget = rules.max_num_batched_tokens or NO_LIMIT
-        self._longest = rules.max_model_len or NO_LIMIT
+        self.longest = rules.max_model_len or NO_LIMIT
         self.watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
 
     @property
@@ -274,13 +274,13 @@ class PagedScheduler:
         to_compute = self.num_blocks * self.block_size
         if not self.rules.chunked_prefill:
             to_compute = min(to_compute, self.budget)
-        return min(self._longest, to_compute + 1)
+        return min(self.longest, to_compute + 1)
 
     def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
         """Why such a request can never be served to its end; None if it can."""
         total = prompt_tokens + output_tokens
-        if total > self._longest:
-            return f"{total} tokens are more than max_model_len = {self._longest}"
+        if total > self.longest:
+            return f"{total} tokens are more than max_model_len = {self.longest}"
         if self._blocks(total - 1) > self.num_blocks:
             return f"{self._blocks(total - 1)} blocks at its end are more than the pool's {self.num_blocks}"
         if not self.rules.chunked_prefill and total - 1 > self.budget:
@@ -331,7 +331,7 @@ class PagedScheduler:
                 continue
             if threshold:
                 tokens = min(tokens, threshold)
-            tokens = min(tokens, budget, self._longest - 1 - sequence.computed)
+            tokens = min(tokens, budget, self.longest - 1 - sequence.computed)
             if tokens <= 0 or self._ends_in_flight(sequence):
                 i += 1
                 continue
@@ -460,7 +460,7 @@ class PagedScheduler:
         if self.rules.reserve_whole_answer:
             tokens = sequence.at_most
         elif self.rules.full_prompt_gate:
-            tokens = max(tokens, min(sequence.tokens, self._longest))
+            tokens = max(tokens, min(sequence.tokens, self.longest))
         return self._blocks(tokens) - len(hits) <= spare
 
     def _begin(self, sequence: Sequence, tokens: int) -> Chunk:

@@ -19,7 +19,6 @@ the engine queued a request. A mixture of experts reads more weights the more to
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -409,7 +408,7 @@ class _Problem:
             for column, factor in zip(columns.values(), (prompt, output), strict=True):
                 column[n:] = np.maximum(1, np.rint(factor * column[n:]))
             work = Workload.from_arrivals(work.arrival_s, **columns, priority=work.priority)
-        result = _served(work, rules, step_of(self._coefficients(x)), self._seen)
+        result = simulate(work, rules, step_of(self._coefficients(x)), kv=self._seen.kv)
         parts = []
         for name, spread in _SPREAD.items():
             ours = getattr(result, name)[self._known[name]]
@@ -440,10 +439,4 @@ def _with_future(seen: MeasuredRun, rng: np.random.Generator) -> Workload:
 
 def replay(run: MeasuredRun, step: RoofStep | AffineStep) -> Result:
     """Simulate the whole workload of a run, with its engine's settings."""
-    return _served(run.workload, run.scheduler, step, run)
-
-
-def _served(work: Workload, rules: ContinuousBatching, step: RoofStep | AffineStep, run: MeasuredRun) -> Result:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="simulated step by step")  # these settings need it
-        return simulate(work, rules, step, kv=run.kv)
+    return simulate(run.workload, run.scheduler, step, kv=run.kv)

@@ -3,8 +3,8 @@
 `simulate` jumps from one change of a pot's members to the next instead of walking every step, and agrees with the
 reference to the last step and nanosecond. What it models: pots that share one line, first come, first served, and steps
 whose time depends on what they hold; or one pot with a budget of tokens and a pool of KV blocks, with preemption.
-Priorities, thresholds for long prompts, prefix caching and asynchronous scheduling are left to the reference, which
-`simulate` then calls, with a warning.
+Priorities, thresholds for long prompts, prompts first, prefix caching and asynchronous scheduling are simulated step by
+step, which is slower but compiled too. Schedulers and step times of your own are left to the reference, with a warning.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ Progress = Callable[[int, int], None]
 
 _LAST_INSTANT_S = 9e9  # nanoseconds in 64 bits hold 9.2e9 s
 _RECOMPUTED = 10  # times that preemptions may have a run's work done, to be far on the safe side
+_STRETCHES_NEED = {  # settings under which stretches of steps have a closed form
+    "policy": "fcfs",
+    "long_prefill_token_threshold": 0,
+    "prefill_first": False,
+    "prefix_caching": False,
+    "async_scheduling": False,
+}
 _LOG_ROWS = 1 << 16  # rows of the log between two reports of progress
 
 
@@ -91,14 +98,16 @@ def simulate(
         raise ValueError(f"progress must be callable; got {progress!r}")
     pots = check_pots(pots)
     tokens = counts_tokens(scheduler, pots, kv)
-    slow = _why_slow(scheduler, step_time, tokens)
+    slow = _why_slow(scheduler, step_time)
     if slow is not None:
         warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
         return reference(workload, scheduler, step_time, pots, kv=kv)
     assert isinstance(step_time, ClosedForm)
     if tokens:
         assert isinstance(scheduler, ContinuousBatching)
-        return _simulate_tokens(workload, scheduler, step_time, kv, progress)
+        by_stretches = all(getattr(scheduler, name) == usual for name, usual in _STRETCHES_NEED.items())
+        serve = _simulate_tokens if by_stretches else _simulate_rules
+        return serve(workload, scheduler, step_time, kv, progress)
     return _simulate_pots(workload, scheduler, step_time, pots, progress)
 
 
@@ -179,13 +188,7 @@ def _simulate_tokens(
     seats = min(scheduler.seats, n)
     _check_clock(workload, scheduler, seats, step_time)
     prompts, outputs = workload.prompt_tokens, workload.output_tokens
-    reasons = {
-        int(i): reason
-        for i in np.flatnonzero(prompts + outputs > engine.largest_request)
-        if (reason := engine.why_never(int(prompts[i]), int(outputs[i]))) is not None
-    }
-    reject = np.zeros(n, np.bool_)
-    reject[list(reasons)] = True
+    reasons, reject = _turned_away(workload, engine)
 
     requests = _Requests(workload)
     narrow = _fits_narrow(workload, seats, kv)
@@ -255,6 +258,63 @@ def _fits_narrow(workload: Workload, seats: int, kv: HasBlocks | None) -> bool:
     return seats < 2**16 and max(len(workload), tokens, blocks) < 2**31
 
 
+def _simulate_rules(
+    workload: Workload,
+    scheduler: ContinuousBatching,
+    step_time: ClosedForm,
+    kv: HasBlocks | None,
+    progress: Progress | None,
+) -> Result:
+    """As `_simulate_tokens`, step by step, under rules that its stretches don't know of."""
+    from . import _rules_kernel as k
+    from ._kernel import LOG
+
+    check_token_workload(workload)
+    engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
+    engine.check_start()
+    n = len(workload)
+    seats = min(scheduler.seats, n)
+    _check_clock(workload, scheduler, seats, step_time)
+    reasons, reject = _turned_away(workload, engine)
+    requests, log = _Requests(workload), _Log(LOG, 5 * n // 2)
+    memory = k.memory(workload, engine, kv is not None, reject, _sides(step_time), requests)
+    state, waited = memory[6:8]
+    late = np.zeros(max(_LOG_ROWS, 4 * seats), np.int64)
+    late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
+
+    def result() -> Result:
+        return requests.result(
+            segments=log.segments(waited.sum()),
+            step_time=step_time,
+            description=describe(workload, scheduler, step_time, 1, kv),
+            late_gaps=np.unique(np.concatenate(late_gaps), return_counts=True),
+            rejections={i: reason for i, reason in reasons.items() if requests.arrival[i] != NEVER},
+        )
+
+    try:
+        while state[k.NOW] != k.FAR:
+            log.keep(k.run(*memory, log.buffer, late))
+            late_gaps.append(late[: state[k.LATE]].copy())
+            if progress is not None:
+                progress(int(state[k.DONE]), n)
+    except KeyboardInterrupt:
+        raise SimulationInterrupted(result()) from None
+    return result()
+
+
+def _turned_away(workload: Workload, engine: PagedScheduler) -> tuple[dict[int, str], np.ndarray]:
+    """Why some requests can never be served, by number; and a column that marks them."""
+    prompts, outputs = workload.prompt_tokens, workload.output_tokens
+    reasons = {
+        int(i): reason
+        for i in np.flatnonzero(prompts + outputs > engine.largest_request)
+        if (reason := engine.why_never(int(prompts[i]), int(outputs[i]))) is not None
+    }
+    reject = np.zeros(len(workload), np.bool_)
+    reject[list(reasons)] = True
+    return reasons, reject
+
+
 def _kept(column: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Some of a column, as writable as it was: another kind of array would have the kernel compiled again."""
     part = column[which]
@@ -268,7 +328,8 @@ class _Requests:
     def __init__(self, workload: Workload) -> None:
         n = len(workload)
         self._workload = workload
-        self.scheduled, self.first_token, self.finish = (np.full(n, NEVER, np.int64) for _ in range(3))
+        self.times = np.full((3, n), NEVER, np.int64)
+        self.scheduled, self.first_token, self.finish = self.times
         self.preemptions = np.zeros(n, np.int32)
         self.think = np.zeros(1, np.int64)
         self.sent = min(workload.clients, n)  # requests that a closed loop's clients are about to send
@@ -368,17 +429,10 @@ def _sides(step_time: ClosedForm) -> np.ndarray:
     return sides if len(sides) == 2 else np.concatenate([sides, np.zeros_like(sides)])
 
 
-def _why_slow(scheduler: Scheduler, step_time: StepTime, tokens: bool) -> str | None:
+def _why_slow(scheduler: Scheduler, step_time: StepTime) -> str | None:
     """What the fast engine can't do of this run, if anything."""
     if not isinstance(step_time, ClosedForm):
         return "the step time isn't an AffineStep or a RoofStep"
     if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
         return "the scheduler isn't one of servinglab's"
-    if tokens:
-        assert isinstance(scheduler, ContinuousBatching)
-        if scheduler.policy != "fcfs":
-            return f"policy={scheduler.policy!r}"
-        for name in ("prefill_first", "long_prefill_token_threshold", "prefix_caching", "async_scheduling"):
-            if getattr(scheduler, name):
-                return f"{name}={getattr(scheduler, name)}"
     return None

@@ -233,7 +233,7 @@ def serve_tokens(
             reasons[k], status[k] = reason, Status.REJECTED
             arrivals.answered(now)
             return
-        key = _key(workload, k, engine.block_size)
+        key = _key(workload, k, engine)
         sequences[k] = Sequence(k, prompt, output, int(workload.priority[k]), key)
         loop.join(sequences[k], now)
 
@@ -297,6 +297,6 @@ def check_token_workload(workload: Workload) -> None:
         raise ValueError("service_scale must be 1 for every request where tokens are counted")
 
 
-def _key(workload: Workload, k: int, block_size: int) -> Callable[[int], Any]:
-    ids = workload.prefix_hashes[k] if workload.prefix_hashes is not None else None
-    return prefix_keys(k, ids, PREFIX_TOKENS, block_size)
+def _key(workload: Workload, k: int, engine: PagedScheduler) -> Callable[[int], Any]:
+    hashes = workload.prefix_hashes if engine.rules.prefix_caching else None
+    return prefix_keys(k, None if hashes is None else hashes[k], PREFIX_TOKENS, engine.block_size)
