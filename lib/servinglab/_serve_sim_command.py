@@ -12,9 +12,10 @@ from typing import Any
 from ._checks import check_number
 from ._engine_options import STEP_TIME_SOURCE, Engine, add_machine_options, add_scheduler_options, engine, option
 from ._law_option import parse_law
+from ._precise_loop import precise_loop
 from .lengths import Constant
 from .sim_server import faults
-from .sim_server.live import can_wait_for_ever, precise_loop
+from .sim_server.live import can_wait_for_ever
 from .sim_server.server import Settings, SimServer, run
 
 _HELP = (

@@ -13,7 +13,6 @@ says by how much.
 from __future__ import annotations
 
 import asyncio
-import selectors
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -62,27 +61,6 @@ class LoopClock:
 
     def call_soon(self, then: Callable[[], None]) -> None:
         self._loop.call_soon(then)
-
-
-def precise_loop() -> asyncio.AbstractEventLoop:
-    """An event loop whose timers fire within some 0.1 ms.
-
-    Python's epoll selector rounds a timeout up to whole milliseconds. `select` doesn't; it waits here for the epoll
-    descriptor alone, so there is no limit on connections.
-    """
-    if not hasattr(selectors, "EpollSelector"):
-        return asyncio.new_event_loop()
-
-    import select
-
-    class PreciseSelector(selectors.EpollSelector):
-        def select(self, timeout: float | None = None) -> Any:
-            if timeout is not None and timeout > 0:
-                select.select([self.fileno()], [], [], timeout)
-                timeout = 0
-            return super().select(timeout)
-
-    return asyncio.SelectorEventLoop(PreciseSelector())
 
 
 @dataclass(eq=False)
@@ -224,8 +202,6 @@ class LiveEngine:
         if request.inside is None:
             self._inbox.remove(request)
         else:
-            now, due = self._clock.now_ns(), self._loop.next_ns()
-            self._last_ns = max(self._last_ns, now if due is None else min(now, due))
             self._loop.leave(request.inside, self._last_ns)
         self._loop.scheduled_ns.pop(request.number, None)
 
@@ -236,13 +212,16 @@ class LiveEngine:
             self._clock.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """End the step that is due, if one is; let in who has come; begin what can begin; hand the tokens over."""
+        """End the step that is due, if one is, and hand its tokens over; let in who has come; begin what can begin."""
         self._soon = False
         due = self._loop.next_ns()
         now = self._clock.now_ns()
-        given: list[Given] = []
         if due is not None and due <= now:
+            self._last_ns = due
             given = self._loop.end(due)
+            if given:  # at once: deciding about the next step takes a while, which its own instants don't show
+                self._metrics.step_lateness.observe((now - due) / self._per_s)
+                self._hand_over(given, due)
             self._admit(due, self._inbox)
             self._inbox = []
         elif not self._inbox:
@@ -260,10 +239,6 @@ class LiveEngine:
             self.wake()
         elif upcoming is not None:
             self._timer = self._clock.call_at(upcoming, self._turn)
-        if given:
-            assert due is not None
-            self._metrics.step_lateness.observe((now - due) / self._per_s)
-            self._hand_over(given, due)
 
     def _admit(self, at: int, requests: list[LiveRequest]) -> None:
         self._last_ns = at

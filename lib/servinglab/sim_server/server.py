@@ -21,6 +21,7 @@ import numpy as np
 
 from .. import __version__
 from .._checks import check_number
+from .._precise_loop import precise_loop
 from ..lengths import Law
 from ..schedulers import Scheduler
 from ..step_time import StepTime
@@ -29,7 +30,7 @@ from . import faults as fault_kinds
 from .api import VOCABULARY, ApiError, Ask, Wording, error_body, prefix_key, read_ask, stop_after, to_json
 from .faults import Fault, Faults, parse_fault
 from .http import Connection, HttpRequest
-from .live import LiveEngine, LiveRequest, LoopClock, precise_loop
+from .live import LiveEngine, LiveRequest, LoopClock
 from .prometheus import Metrics
 
 _BACKLOG = 4096
