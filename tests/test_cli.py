@@ -20,7 +20,7 @@ import pytest
 import servinglab as sl
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import _engine_options, _output, _progress, cli, lengths
+from servinglab import _engine_options, _output, _progress, _workload_options, cli, lengths
 from servinglab.grading import cli as grading_cli
 
 ORDERS = ["simulate", "--poisson", "20", "--n", "50", "--seed", "1"]
@@ -556,7 +556,7 @@ def test_compare_names_another_version(run, saved, monkeypatch):
     ("words", "message"),
     [
         ("compare A", "the following arguments are required: RUN_B"),
-        ("compare A TRACE", "trace.csv isn't a saved run: it isn't a NumPy archive"),
+        ("compare A TRACE", "trace.csv isn't a run: neither a NumPy archive of servinglab, nor the folder"),
         ("compare A NOWHERE.npz", "nowhere.npz: No such file or directory"),
         ("compare A FOLDER", "folder: Is a directory"),
         ("compare A B --slo ttft=1", "argument --slo: 'ttft=1': NAME must be one of"),
@@ -1036,7 +1036,7 @@ def test_ctrl_c_while_reading_or_writing(run, monkeypatch, tmp_path, trace):
     monkeypatch.setattr(sl.Result, "to_csv", stop)
     assert run(*ORDERS, "--quiet", "--out", file) == (130, "", f"servinglab: interrupted before {file} was written\n")
     assert list(tmp_path.iterdir()) == [trace]
-    monkeypatch.setattr(cli, "read_trace", stop)
+    monkeypatch.setattr(_workload_options, "read_trace", stop)
     assert run("simulate", trace) == (130, "", "servinglab: interrupted\n")
 
 

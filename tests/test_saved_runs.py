@@ -229,8 +229,8 @@ def test_files_of_other_kinds(tmp_path):
     empty.write_bytes(b"")
     with zipfile.ZipFile(zipped, "w") as archive:
         archive.writestr("hello.txt", "hello")
-    for path in (text, empty, zipped):
-        with pytest.raises(ValueError, match=rf"{path.name} isn't a saved run"):
+    for path, what in ((text, "run: neither"), (empty, "run: neither"), (zipped, "saved run")):
+        with pytest.raises(ValueError, match=rf"{path.name} isn't a {what}"):
             sl.read_run(path)
     with pytest.raises(FileNotFoundError):
         sl.read_run(tmp_path / "nowhere.npz")

@@ -1,4 +1,4 @@
-"""The command line: `servinglab simulate`, `serve-sim`, `validate`, `compare`, `memory`, `data`, `check` and `grade`.
+"""The command line: `servinglab simulate`, `serve-sim`, `bench`, `validate` and others.
 
 It reads options, calls the library and prints; what it prints, the library can compute. A mistake in the input is one
 line on stderr and exit status 2; Ctrl-C is 130, with what was done written first.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__, _memory_command, _serve_sim_command, validation
-from ._checks import check_choice, check_number
 from ._engine_options import (
     MAX_NUM_SEQS,
     STEP_TIME_SOURCE,
@@ -34,13 +33,14 @@ from ._engine_options import (
 from ._law_option import parse_law
 from ._output import check_files, write_json, write_whole
 from ._progress import Progress
-from .public_data import find_trace, report
+from ._workload_options import add_workload_source, slo, workload
+from .bench import http_command
+from .public_data import report
 from .result import Result
 from .saved_runs import compare_runs, read_run, save_run, told_plainly
 from .simulate import SimulationInterrupted, simulate
 from .token_reference import check_token_workload
-from .traces import read_trace
-from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
+from .workload import Workload
 
 _SIMULATE_HELP = (
     "Serve a workload on a simulated machine and print what came of it.",
@@ -123,7 +123,7 @@ def _run(words: Sequence[str]) -> int:
         from .grading import check_main, grade_main
 
         return (check_main if words[0] == "check" else grade_main)(words[1:])
-    args = _parser().parse_args(words)
+    args = _parser().parse_args(words, argparse.Namespace(words=list(words)))
     return args.run(args)
 
 
@@ -142,6 +142,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_simulate(commands)
     _serve_sim_command.add_parser(commands)
+    http_command.add_parser(commands, _Parser)
     _add_compare(commands)
     validate = commands.add_parser(
         "validate",
@@ -180,19 +181,7 @@ def _add_simulate(commands: Any) -> None:
     )
     parser.set_defaults(run=_simulate)
 
-    group = parser.add_argument_group("workload, one of")
-    group.add_argument("trace", nargs="?", metavar="TRACE", help="a file, or a name in SERVINGLAB_DATA's traces/")
-    group.add_argument("--poisson", type=float, metavar="RATE", help="arrivals without memory, RATE requests/s")
-    group.add_argument("--deterministic", type=float, metavar="RATE", help="arrivals like a clock")
-    group.add_argument("--gamma", type=float, nargs=2, metavar=("RATE", "CV"), help="burstiness by CV (1 is Poisson)")
-    group.add_argument(
-        "--on-off", type=float, nargs=4, metavar=("RATE_ON", "RATE_OFF", "MEAN_ON_S", "MEAN_OFF_S"), help="bursts"
-    )
-    group.add_argument(
-        "--rate-profile", nargs="+", metavar="TIME:RATE", help="a rate that runs straight from point to point"
-    )
-    group.add_argument("--closed-loop", type=int, metavar="CLIENTS", help="clients who wait for their answers")
-
+    add_workload_source(parser, trace="trace", title="workload, one of")
     group = parser.add_argument_group("workload, further")
     group.add_argument("--n", type=int, help="how many requests are generated")
     group.add_argument("--seed", type=int, help="the generator's seed")
@@ -208,7 +197,7 @@ def _add_simulate(commands: Any) -> None:
     add_machine_options(parser)
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--slo", type=_slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput to the summary"
+        "--slo", type=slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput to the summary"
     )
     group.add_argument("--out", type=Path, metavar="FILE", help="write every request: .csv or .parquet")
     group.add_argument("--json", metavar="FILE", help="write what was run and its summary; - is stdout")
@@ -230,85 +219,8 @@ def _add_compare(commands: Any) -> None:
     parser.set_defaults(run=_compare)
     parser.add_argument("run_a", type=Path, metavar="RUN_A")
     parser.add_argument("run_b", type=Path, metavar="RUN_B")
-    parser.add_argument("--slo", type=_slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput")
+    parser.add_argument("--slo", type=slo, metavar="NAME=S,...", help="limits on ttft_s, tpot_s, e2e_s: adds goodput")
     parser.add_argument("--json", metavar="FILE", help="write the comparison; - is stdout, and nothing else is printed")
-
-
-# Options to objects
-
-
-def _slo(text: str) -> dict[str, float]:
-    from .metrics import SLO_NAMES
-
-    limits = {}
-    for item in text.split(","):
-        name, _, limit = item.partition("=")
-        try:
-            limits[check_choice("NAME", name.strip(), SLO_NAMES)] = check_number(name, float(limit), gt=0)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{item!r}: {error}") from None
-    return limits
-
-
-_GENERATORS = ("poisson", "deterministic", "gamma", "on_off", "rate_profile", "closed_loop")
-
-
-def _workload(args: argparse.Namespace, defaults: dict[str, Any]) -> Workload:
-    sources = [option(name) for name in _GENERATORS if getattr(args, name) is not None]
-    if args.trace is not None:
-        sources.insert(0, f"the trace {args.trace}")
-    if len(sources) != 1:
-        found = f"got {' and '.join(sources)}" if sources else "got none"
-        raise ValueError(f"give one workload, a trace or one of {', '.join(map(option, _GENERATORS))}; {found}")
-    columns = ("prompt_tokens", "output_tokens", "service_scale", "priority")
-    if args.closed_loop is None:
-        refuse(args, ["think_s"], "belongs to --closed-loop")
-    if args.trace is not None:
-        refuse(args, ["n", "seed", *columns], "belongs to a generated workload; a trace brings its own requests")
-        work = read_trace(find_trace(args.trace))
-    else:
-        work = _generate(args, {name: getattr(args, name) for name in columns}, defaults)
-    if args.head is not None:
-        work = work.head(args.head)
-    return work if args.speed is None else work.scaled(args.speed)
-
-
-def _generate(args: argparse.Namespace, columns: dict[str, Any], defaults: dict[str, Any]) -> Workload:
-    columns = {name: value for name, value in columns.items() if name != "priority" or value is not None}
-    for name, value in {"prompt_tokens": 0, "output_tokens": 1, "service_scale": 1}.items():
-        if columns[name] is None:
-            columns[name] = defaults[name] = value
-    if args.rate_profile is not None:
-        refuse(args, ["n"], "doesn't go with --rate-profile: the area under the profile decides")
-        (seed,) = require(args, ["seed"], "--rate-profile")
-        times_s, rates_rps = _points(args.rate_profile)
-        return rate_profile(times_s, rates_rps, seed, **columns)
-    if args.deterministic is not None:
-        (n,) = require(args, ["n"], "--deterministic")
-        return deterministic(args.deterministic, n, args.seed, **columns)
-    n, seed = require(args, ["n", "seed"], "a random workload")
-    if args.poisson is not None:
-        return poisson(args.poisson, n, seed, **columns)
-    if args.gamma is not None:
-        rate_rps, cv = args.gamma
-        return gamma_arrivals(rate_rps, n, cv, seed, **columns)
-    if args.on_off is not None:
-        rate_on_rps, rate_off_rps, mean_on_s, mean_off_s = args.on_off
-        return on_off(rate_on_rps, rate_off_rps, mean_on_s, mean_off_s, n, seed, **columns)
-    if args.think_s is None:
-        defaults["think_s"] = 0
-    return closed_loop(args.closed_loop, n, seed, args.think_s or 0, **columns)
-
-
-def _points(texts: Sequence[str]) -> tuple[list[float], list[float]]:
-    points = []
-    for text in texts:
-        time_s, _, rate_rps = text.partition(":")
-        try:
-            points.append((float(time_s), float(rate_rps)))
-        except ValueError:
-            raise ValueError(f"--rate-profile takes points TIME:RATE such as 60:20; got {text!r}") from None
-    return [t for t, _ in points], [r for _, r in points]
 
 
 # The commands
@@ -327,7 +239,7 @@ def _simulate(args: argparse.Namespace) -> int:
     interrupted = False
     with Progress(args.progress or (sys.stderr.isatty() and not args.quiet)) as progress:
         progress.doing = "reading the workload"
-        work = _workload(args, defaults)
+        work = workload(args, defaults)
         if serves.counts:
             check_token_workload(work)
         progress.pause()

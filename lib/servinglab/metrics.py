@@ -408,7 +408,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         tpot_s=_spread(latencies_s["tpot_s"][~one_token]),
         itl_s=_weighted_spread(gaps, tokens),
         e2e_s=_spread(latencies_s["e2e_s"]),
-        wait_s=_spread(result.wait_s),
+        wait_s=_spread(result.wait_s) if _tells_wait(result) else _NOTHING,
         preemptions=int(result.preemptions.sum()),
         rejected_because=_reasons(result),
         **_from_log(result),
@@ -456,10 +456,15 @@ def _good(result: Result, slo: Mapping[str, float], latencies_s: Mapping[str, Fl
 
 
 def _itl(result: Result) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Gaps and tokens; nothing for a measured run without a log."""
-    if result.segments is None and result.streaming:
+    """Gaps and tokens; nothing for a measured run that has neither a log nor gaps."""
+    if result.segments is None and result.streaming and not len(result.late_gaps[0]):
         return np.zeros(0), np.zeros(0, np.int64)
     return result.itl()
+
+
+def _tells_wait(result: Result) -> bool:
+    """False for a run measured from outside: a client doesn't see its request's first step."""
+    return not (result.finished & (result.scheduled_ns < 0)).any()
 
 
 def _from_log(result: Result) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+    from .load import Knee, Level
     from .result import Result
 
 COLORS = {
@@ -211,6 +212,60 @@ def load_test(
     ax.set(xlabel="offered rate λ (1/s)", ylabel="completed (1/s)", xlim=(0, None), ylim=(0, None))
     _label_ends(ax, [("y = λ", diagonal)])
     return ax
+
+
+def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str = "1/s", axes: Any = None) -> Any:
+    """Throughput, and P50 and P99 of latency, against load, with the knee between its two levels.
+
+    Parameters
+    ----------
+    levels : sequence of Level
+        Of rising load.
+    knee : Knee, optional
+        A band from the knee to the level after it, and dotted lines at the ends of its interval.
+    unit : str
+        Of the load: "1/s" draws the line on which the server keeps up, "clients" doesn't.
+    axes : pair of Axes, optional
+        For throughput and for latency; a new figure if not given.
+
+    Returns
+    -------
+    pair of Axes
+
+    Examples
+    --------
+    >>> from servinglab.load import Level, find_knee
+    >>> def level(rate):
+    ...     times = np.arange(0, 60, 1 / rate)
+    ...     return Level(rate, 60.0, times, np.where(rate > 20, times, 1.0), times[: int(60 * min(rate, 20))])
+    >>> levels = [level(rate) for rate in (5, 10, 20, 40)]
+    >>> top, bottom = load_curve(levels, find_knee(levels))
+    >>> top.get_ylabel(), bottom.get_xlabel(), [text.get_text() for text in bottom.texts]
+    ('throughput (1/s)', 'load (1/s)', ['P50', 'P99'])
+    """
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(2, 1, sharex=True, figsize=(6.4, 6.4))[1]
+    top, bottom = axes
+    loads = [level.load for level in levels]
+    lines = _curves(top, loads, {"X": [level.throughput_rps for level in levels]})
+    if unit == "1/s":
+        lines += [("y = λ", top.plot(loads, loads, marker="", linestyle="--", color=COLORS["grey"])[0])]
+    tails = {f"P{100 * q:g}": [level.percentile(q) for level in levels] for q in (0.5, 0.99)}
+    names = _curves(bottom, loads, tails)
+    if knee is not None and knee.load is not None and knee.next_load is not None:
+        ends = {knee.low, knee.high} - {None, knee.load}
+        for ax in axes:
+            ax.axvspan(knee.load, knee.next_load, color=COLORS["pale"], alpha=0.4, linewidth=0)
+            for end in ends:
+                ax.axvline(end, color=COLORS["dark"], linestyle=":")
+        top.annotate(f"knee {knee.load:g}", (knee.load, 0), xytext=(3, 4), textcoords="offset points")
+    top.set(ylabel="throughput (1/s)", ylim=(0, None))
+    bottom.set(xlabel=f"load ({unit})", ylabel="latency (s)", yscale="log")
+    _label_ends(top, lines)
+    _label_ends(bottom, names)
+    return axes
 
 
 def number_in_system(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -159,7 +159,8 @@ class Result:
         What was run, for titles and reports.
     late_gaps : pair of int64 arrays
         Gaps in nanoseconds before tokens whose request got none in the step before, and how many there were: after a
-        preemption, or when the budget of tokens passed a request over.
+        preemption, or when the budget of tokens passed a request over. In a measured run without a log of steps, all
+        gaps that were measured.
     rejections : mapping
         Why each rejected request could never have been served, by its number.
 
@@ -295,7 +296,17 @@ class Result:
             The distinct gaps in seconds, ascending.
         tokens : int64 array
             How many tokens came after each gap.
+
+        Raises
+        ------
+        ValueError
+            If the run has neither a log of steps nor measured gaps.
         """
+        if self.segments is None and len(self.late_gaps[0]):
+            gaps_ns, of_gap = np.unique(self.late_gaps[0], return_inverse=True)
+            counts = np.zeros(len(gaps_ns), np.int64)
+            np.add.at(counts, of_gap, self.late_gaps[1])
+            return gaps_ns / 1e9, counts
         if not self.streaming:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())

@@ -90,12 +90,17 @@ def save_run(result: Result, path: str | Path) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def read_run(path: str | Path) -> Result:
-    """Read a run that `save_run` wrote.
+def read_run(path: str | Path, since: str | None = None) -> Result:
+    """Read a run: one that `save_run` wrote, a load test's folder, or a result file of another tool.
 
     Parameters
     ----------
     path : str or Path
+        The content decides, not the name. For what isn't `save_run`'s see
+        `servinglab.bench.other_tools.read_measured_run`.
+    since : {"scheduled", "sent"}, optional
+        Of a measured run only: what an arrival is, when the plan wanted the request sent or when it was sent. By
+        default the first for a load test's folder and the second for other tools, which don't all have a schedule.
 
     Returns
     -------
@@ -105,7 +110,7 @@ def read_run(path: str | Path) -> Result:
     Raises
     ------
     ValueError
-        If it isn't a saved run, is damaged, or was written in a format that this version doesn't know.
+        If it isn't a run, is damaged, or was written in a format that this version doesn't know.
     OSError
         If it can't be read.
 
@@ -114,10 +119,16 @@ def read_run(path: str | Path) -> Result:
     >>> read_run(__file__)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: ...saved_runs.py isn't a saved run: it isn't a NumPy archive
+    ValueError: ...saved_runs.py isn't a run: neither a NumPy archive of servinglab, nor the folder of a load test, ...
     """
     from . import __version__
 
+    if not _is_archive(path):
+        from .bench.other_tools import read_measured_run
+
+        return read_measured_run(path, since)
+    if since is not None:
+        raise ValueError(f"since belongs to measured runs; {path} is a saved one")
     arrays = _arrays(path)
     try:
         about = json.loads(arrays["about"].tobytes())
@@ -378,11 +389,15 @@ def _text(value: Any) -> str:
 # Arrays
 
 
+def _is_archive(path: str | Path) -> bool:
+    if Path(path).is_dir():
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
 def _arrays(path: str | Path) -> dict[str, npt.NDArray[Any]]:
     with open(path, "rb") as file:
-        if file.read(4) != b"PK\x03\x04":
-            raise ValueError(f"{path} isn't a saved run: it isn't a NumPy archive")
-        file.seek(0)
         try:
             with np.load(file, allow_pickle=False) as archive:
                 return dict(archive)

@@ -1,0 +1,454 @@
+"""The load generator against a small server: nothing lost, nothing turned into a zero, and an honest report."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import servinglab as sl
+from servinglab.bench.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
+from servinglab.bench.prompts import Prompts
+from servinglab.bench.records import OUTCOMES, Record, read_records, record_of, to_result
+from servinglab.bench.report import LoadTest, make_report, read_load_test
+from servinglab.bench.run import Setup, run_load_test
+from servinglab.bench.server import kept
+from streaming_server import StreamingServer
+
+# What each fault of the server must be called. Requests ask for 1, 2, ... tokens, and so choose theirs.
+CALLED = {
+    "": "finished", "429": "rate_limited", "500": "server_error", "400": "client_error",
+    "slow_first": "first_token_timeout", "hang": "hung", "cut": "cut", "malformed": "malformed",
+    "not_utf8": "not_utf8", "disconnect": "disconnected", "stream_error": "stream_error", "empty": "no_tokens",
+    "no_usage": "finished", "two_tokens": "finished", "no_end": "finished", "302": "unexpected_status",
+}  # fmt: skip
+FAULTS = list(CALLED)
+
+
+def chosen(body: dict[str, Any]) -> str:
+    return FAULTS[(body["max_tokens"] - 1) % len(FAULTS)]
+
+
+def orders(*limits: int) -> Stage:
+    """Requests 5 ms apart, that ask for so many tokens."""
+    return Stage(sl.Workload.from_arrivals(0.005 * np.arange(len(limits)), 20, limits), 200.0)
+
+
+def setup(server: StreamingServer, **more: Any) -> Setup:
+    patience = {"first_token_timeout_s": 0.6, "idle_timeout_s": 0.4, "timeout_s": 5.0}
+    return Setup(server.url, "chat", "soup-1b", seed=1, **{**patience, **more})
+
+
+def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
+    limits = [1 + k for k in range(len(FAULTS))] * 2
+    with StreamingServer(faults=chosen) as server:
+        assert run_load_test(tmp_path, setup(server), [orders(*limits)], workers=2)
+    records = {record.request: record for record in read_records(tmp_path / "requests.jsonl")}
+    assert sorted(records) == list(range(len(limits)))  # none lost
+    for number, record in records.items():
+        fault = FAULTS[number % len(FAULTS)]
+        assert (fault, record.outcome) == (fault, CALLED[fault])
+        assert (record.finish_s is not None) == record.finished
+        assert record.ended_s >= record.scheduled_s
+        if record.finished:
+            assert record.first_token_s <= record.finish_s  # type: ignore[operator]
+    by_fault = {fault: records[k] for k, fault in enumerate(FAULTS)}
+    assert by_fault["429"].retry_after_s == 7.0
+    assert by_fault["429"].detail == "soup"
+    assert [by_fault["two_tokens"].output_tokens, by_fault["two_tokens"].chunk_tokens] == [6, None]
+    assert (by_fault["no_usage"].output_tokens, by_fault["no_usage"].tokens_from) == (None, "")
+    assert [len(by_fault[fault].chunk_s) for fault in ("hang", "cut", "malformed", "not_utf8")] == [2, 2, 2, 2]
+    assert "out of memory" in by_fault["stream_error"].detail
+
+    content = make_report(read_load_test(tmp_path)).content
+    (level,) = content["levels"]
+    assert level["outcomes"] == Counter(CALLED[fault] for fault in FAULTS * 2)
+    n = len(limits)
+    assert level["timeout_rate"] == 4 / n  # slow first bytes, and a hung stream
+    assert level["rate_limited_rate"] == 2 / n
+    assert level["failure_rate"] == pytest.approx(
+        level["error_rate"] + level["timeout_rate"] + level["rate_limited_rate"]
+    )
+    assert level["e2e_sched_s"]["missing"] == sum(CALLED[fault] != "finished" for fault in FAULTS) * 2
+    assert level["e2e_sched_s"]["p99"] is None  # infinite
+    assert level["tpot_s"] is None  # not every answer was counted
+    assert content["records"]["kv_cache"]["answers_that_name_out_of_memory"] == 2
+    with pytest.raises(ValueError, match="unknown number of tokens"):
+        sl.read_run(tmp_path)
+
+
+def test_nobody_is_there(tmp_path: Path) -> None:
+    with StreamingServer() as server:
+        gone = setup(server)
+    assert run_load_test(tmp_path, gone, [orders(1, 1, 1)], workers=1)
+    records = read_records(tmp_path / "requests.jsonl")
+    assert [record.outcome for record in records] == ["refused"] * 3
+    assert all(record.first_token_s is None and record.output_tokens is None for record in records)
+    report = make_report(read_load_test(tmp_path))
+    assert report.content["levels"][0]["request_throughput"] == 0
+    assert "inf" in str(report)
+    summary = sl.read_run(tmp_path).summary()
+    assert (summary.by_status["UNSERVED"], summary.e2e_s.p50) == (3, math.inf)
+
+
+def test_a_closed_loop_never_has_more_under_way_than_clients(tmp_path: Path) -> None:
+    stages = [
+        Stage(sl.closed_loop(3, 14, seed=1, prompt_tokens=20, output_tokens=3), 3.0),
+        Stage(sl.closed_loop(1, 6, seed=2, prompt_tokens=20, output_tokens=3), 1.0),
+    ]
+    with StreamingServer(gap_s=0.002) as server:
+        assert run_load_test(tmp_path, replace(setup(server), api="completions"), stages, workers=2)
+        assert len(server.bodies) == 20
+        assert all("prompt" in body and body["stream_options"] == {"include_usage": True} for body in server.bodies)
+    records = read_records(tmp_path / "requests.jsonl")
+    assert sorted(record.request for record in records) == list(range(20))
+    for stage, clients in enumerate((3, 1)):
+        mine = [record for record in records if record.stage == stage]
+        events = sorted([(r.sent_s, 1) for r in mine] + [(r.finish_s, -1) for r in mine])  # type: ignore[operator]
+        assert max(np.cumsum([change for _, change in events])) <= clients
+    result = sl.read_run(tmp_path)
+    assert len(result) == 20
+    assert result.summary().tpot_s.count == 20
+    assert result.summary().itl_s.count == 40
+    assert result.summary().wait_s.count == result.summary().wait_s.missing == 0  # a client doesn't see it
+    again = tmp_path / "saved.npz"
+    sl.save_run(result, again)
+    assert sl.read_run(again).summary().to_dict() == result.summary().to_dict()
+
+
+def test_what_the_server_says_of_itself_is_in_the_report(tmp_path: Path) -> None:
+    with StreamingServer() as server:
+        assert run_load_test(tmp_path, setup(server), [orders(3, 3)], workers=1, about={"precision": "bf16"})
+    records = make_report(read_load_test(tmp_path)).content["records"]
+    assert records["model"] == {"name": "soup-1b", "precision": "bf16", "quantization": "not told"}
+    assert records["engine"]["version"] == "0.0-test"
+    assert records["kv_cache"]["kv_cache_usage_perc"] == [{"mean": 0.25, "max": 0.25}]
+
+
+COMMAND = [sys.executable, "-m", "servinglab", "bench", "http"]
+
+
+def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with StreamingServer(gap_s=0.01) as server:
+        words = [
+            "--deterministic",
+            "50",
+            "--n",
+            "40",
+            "--prompt-tokens",
+            "20",
+            "--output-tokens",
+            "3",
+            "--workers",
+            "1",
+        ]
+        first = subprocess.Popen(
+            [*COMMAND, server.url, *words, "--out", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(sl.__file__).parents[1])},
+        )
+        requests = folder / "requests.jsonl"
+        until = time.monotonic() + 60
+        while not (requests.exists() and requests.read_bytes().count(b"\n") >= 5):
+            assert time.monotonic() < until
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.01)
+        first.send_signal(signal.SIGINT)
+        out, err = first.communicate(timeout=30)
+        assert first.returncode == 130, err
+        assert "go on with --resume" in err
+        assert "warning: the run was broken off" in out
+        had = read_records(requests)
+        done = {record.request for record in had if record.outcome != "interrupted"}
+        assert 5 <= len(done) < 40
+        with requests.open("ab") as file:
+            file.write(b'{"request": 39, "half a li')  # as a process killed while it writes would leave it
+        with pytest.raises(ValueError, match="another plan"):
+            run_load_test(folder, setup(server), [orders(1)], workers=1)
+
+        from servinglab.cli import main
+
+        assert main(["bench", "http", "--resume", str(folder), "--quiet"]) == 0
+        assert len(server.bodies) <= 40 + len(had) - len(done)  # nothing that was done is sent again
+    records = read_records(requests)
+    assert [record.request for record in records] == list(range(40))
+    assert {record.outcome for record in records} == {"finished"}
+    assert {record.session for record in records} == {0, 1}
+    assert {record.request for record in records if record.session == 0} == done
+    report = make_report(read_load_test(folder))
+    assert report.content["complete"]
+    assert any("resumed" in warning for warning in report.content["warnings"])
+    # each session has a window of its own: the pause between them isn't time that the server had
+    assert report.content["levels"][0]["seconds"] < 40 / 50 + 5
+    assert main(["bench", "http", "--resume", str(folder)]) == 2  # nothing is left
+
+
+def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from servinglab.cli import main
+
+    folder = tmp_path / "ramp"
+    with StreamingServer(gap_s=0.002) as server:
+        words = ["--ramp", "20,40,80", "--stage-s", "0.4", "--gap-s", "0.05", "--lengths", "mixed", "--workers", "1"]
+        assert main(["bench", "http", server.url, *words, "--out", str(folder), "--slo", "e2e_s=5"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for number, name in enumerate(
+        ("model", "accelerator", "engine", "prompt tokens", "output tokens", "load"), start=1
+    ):
+        assert f"{number:>2}  {name}" in out
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "requests.jsonl", "server.jsonl", "report.json", "report.png", "vllm-0.json", "vllm-1.json",
+        "vllm-2.json",
+    }  # fmt: skip
+    content = json.loads((folder / "report.json").read_text())
+    assert len(content["records"]) == 11
+    assert [level["load"] for level in content["levels"]] == [20, 40, 80]
+    assert [level["requests"] for level in content["levels"]] == [8, 16, 32]
+    assert content["knee"]["confidence"] == 0.95
+    assert content["levels"][0]["kinds"].keys() <= {"200+100", "4000+200"}
+    vllm = json.loads((folder / "vllm-2.json").read_text())
+    assert (vllm["completed"], vllm["total_output_tokens"], len(vllm["itls"][0])) == (32, 96, 2)
+    starts = [[r.scheduled_s for r in read_records(folder / "requests.jsonl") if r.stage == k] for k in range(3)]
+    assert starts[0][-1] < starts[1][0] < starts[2][0]
+    shown = tmp_path / "again.json"
+    assert main(["bench", "show", str(folder), "--warmup-s", "0.1", "--json", str(shown)]) == 0
+    assert json.loads(shown.read_text())["cut"]["requests"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--poisson", "1"], "URL"),
+        (["ftp://x", "--poisson", "1", "--n", "1"], "URL must be"),
+        (["http://127.0.0.1:9", "--model", "m"], "give one workload"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--ramp", "1,2"], "--ramp"),
+        (["http://127.0.0.1:9", "--model", "m", "--ramp", "2,1"], "each higher"),
+        (["http://127.0.0.1:9", "--model", "m", "--ramp", "1,2", "--burst", "1", "2", "3"], "give one load"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--stage-s", "5"], "--stage-s"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--duration-s", "5"], "give one"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--timeout-s", "0"], "--timeout-s"),
+        (["http://127.0.0.1:9", "--poisson", "1", "--n", "1"], "give --model"),
+    ],
+)
+def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from servinglab.cli import main
+
+    assert main(["bench", "http", *words]) == 2
+    _, err = capsys.readouterr()
+    assert told in err
+    assert err.count("\n") == 1
+
+
+# --- plans and prompts -----------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_open_loop_begins_with_its_first_request_that_is_left() -> None:
+    stage = Stage(sl.Workload.from_arrivals([1.0, 2.0, 4.0, 7.0], 10, [1, 2, 3, 4]), 1.0)
+    assert [job["offset_ns"] for job in jobs(stage, 10, set())] == [10**9, 2 * 10**9, 4 * 10**9, 7 * 10**9]
+    left = jobs(stage, 10, {10, 12})
+    assert [(job["request"], job["offset_ns"], job["max_tokens"]) for job in left] == [(11, 0, 2), (13, 5 * 10**9, 4)]
+
+
+def test_a_plan_is_known_again() -> None:
+    plans = [ramp([1, 2], 5, seed=1), ramp([1, 2], 5, seed=2), ramp([1, 3], 5, seed=1), ramp_clients([1, 2], 5, seed=1)]
+    plans.append([mixed(stage, [(1, 5, 5), (1, 9, 9)], seed=0) for stage in plans[0]])
+    plans.append([Stage(burst(3, 1.0, 2), 3.0)])
+    prints = [fingerprint(plan) for plan in plans]
+    assert len(set(prints)) == len(plans)
+    assert prints[0] == fingerprint(ramp([1, 2], 5, seed=1))
+
+
+def test_prompts_share_what_they_are_told_to_and_nothing_else() -> None:
+    prompts = Prompts(seed=1, shared_tokens=30, groups=2)
+    texts = [prompts.text(f"0.{k}", k, 100).split() for k in range(40)]
+    assert {len(text) for text in texts} == {100}
+    assert len({tuple(text[:30]) for text in texts}) == 2
+    assert texts[0][:30] == texts[2][:30] != texts[1][:30]
+    assert len({tuple(text[30:34]) for text in texts}) == 40
+    assert prompts.text("0.5", 5, 100) == Prompts(1, 30, 2).text("0.5", 5, 100)
+    assert prompts.text("0.5", 5, 100) != Prompts(2, 30, 2).text("0.5", 5, 100)
+    assert len(prompts.text("x", 0, 200_000).split()) == 200_000  # longer than the text that it is cut from
+    assert len(prompts.text("x", 0, 3).split()) == 3
+
+
+def test_blocks_of_a_trace_are_equal_text_where_their_ids_are() -> None:
+    prompts = Prompts(seed=1)
+    a, b, c = (
+        prompts.text(name, 0, 1100, blocks).split() for name, blocks in (("a", [4, 5, 6]), ("b", [4, 5, 7]), ("c", [9]))
+    )
+    assert a[:1024] == b[:1024]
+    assert a[1024:1032] != b[1024:1032]
+    assert a[:8] != c[:8]
+    assert len(c) == 1100
+
+
+def test_metrics_of_two_engines() -> None:
+    text = (
+        "# HELP vllm:num_requests_running x\n"
+        'vllm:num_requests_running{engine="0",model_name="a b"} 3\nvllm:num_requests_running{engine="1"} 4\n'
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nother 7\nsglang:token_usage NaNope\n'
+    )
+    assert kept(text) == {"num_requests_running": 7.0, "kv_cache_usage_perc": 0.5}
+
+
+# --- records and reports of made-up runs -----------------------------------------------------------------------------
+
+
+def record(request: int, at_s: float, latency_s: float | None = 1.0, **more: Any) -> Record:
+    """A request that was sent 1 ms late and got two tokens, half-way and at the end."""
+    whole = latency_s is not None
+    base = Record(
+        request=request,
+        stage=0,
+        session=0,
+        kind="",
+        scheduled_s=at_s,
+        sent_s=at_s + 0.001,
+        first_token_s=at_s + latency_s / 2 if whole else None,
+        finish_s=at_s + latency_s if whole else None,
+        ended_s=at_s + (latency_s or 9.0),
+        outcome="finished" if whole else "timeout",
+        http_status=200,
+        detail="",
+        retry_after_s=None,
+        prompt_tokens_asked=20,
+        max_tokens=2,
+        prompt_tokens=21,
+        output_tokens=2 if whole else None,
+        tokens_from="usage",
+        chunk_tokens_from="one token a chunk",
+        finish_reason="length",
+        chunk_s=(latency_s / 2, latency_s) if whole else (),
+        chunk_tokens=(1, 1) if whole else None,
+    )
+    return replace(base, **more)
+
+
+def made_run(*records: Record, lag_s: float = 0.001, busy: float = 0.1) -> LoadTest:
+    stages = 1 + max(each.stage for each in records)
+    ends = [max(each.ended_s for each in records if each.stage == k) for k in range(stages)]
+    begins = [min(each.scheduled_s for each in records if each.stage == k) for k in range(stages)]
+    crew = [{"busy": busy, "lag_p99_s": lag_s, "lag_max_s": 2 * lag_s}]
+    clocks = [
+        {"session": 0, "stage": k, "start_s": begins[k], "ended_s": ends[k], "workers": crew} for k in range(stages)
+    ]
+    state = {
+        "began_unix_s": 0.0,
+        "complete": True,
+        "sessions": 1,
+        "about": {},
+        "setup": {"model": "m", "api": "chat", "tokenizer": None},
+        "server": {"version": None, "cache_config": None},
+        "stages": [{"load": float(k + 1), "unit": "requests/s", "name": "made", "clients": 0} for k in range(stages)],
+        "clocks": clocks,
+    }
+    return LoadTest(state, tuple(records), ())
+
+
+def test_a_late_client_can_hide_nothing() -> None:
+    late = [record(k, float(k), sent_s=k + 0.9) for k in range(10)]  # the client sent each 0.9 s late
+    (level,) = make_report(made_run(*late)).content["levels"]
+    assert level["e2e_s"]["p50"] == pytest.approx(0.1)
+    assert level["e2e_sched_s"]["p50"] == pytest.approx(1.0)
+    assert level["schedule_delay_s"]["p99"] == pytest.approx(0.9)
+    assert level["client"]["bound"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({"lag_s": 0.02}, "event loop"), ({"busy": 0.95}, "95 % of a core"), ({}, None)],
+)
+def test_the_report_says_when_the_client_was_the_bottleneck(more: dict[str, float], told: str | None) -> None:
+    report = make_report(made_run(*(record(k, 0.1 * k) for k in range(20)), **more))
+    client = report.content["levels"][0]["client"]
+    assert client["bound"] == (told is not None)
+    assert told is None or told in str(report)
+    assert ("the client was the bottleneck" in str(report)) == (told is not None)
+
+
+def test_warm_up_and_cool_down_are_cut_by_arrival() -> None:
+    rows = [record(k, float(k), 5.0 if k == 4 else 1.0) for k in range(10)]
+    (level,) = make_report(made_run(*rows), warmup_s=3.5, cooldown_s=2.0).content["levels"]
+    # from 3.5 to 7: requests 4, 5, 6, 7, though the slow one finished later and number 3 finished inside
+    assert (level["requests"], level["seconds"]) == (4, 3.5)
+    assert level["e2e_sched_s"]["max"] == 5.0
+    assert level["request_throughput"] == 3 / 3.5  # 3, 5 and 6 finished by 7
+    with pytest.raises(ValueError, match="no request is left"):
+        make_report(made_run(*rows), warmup_s=20)
+
+
+def test_failed_requests_rank_last_and_are_never_good() -> None:
+    rows = [record(k, float(k), None if k == 3 else 1.0) for k in range(10)]
+    (level,) = make_report(made_run(*rows), slo={"e2e_s": 2.0, "tpot_s": 1.0}).content["levels"]
+    assert level["good_requests"] == 9
+    assert (level["e2e_sched_s"]["p50"], level["e2e_sched_s"]["p99"]) == (pytest.approx(1.0), None)
+    assert (level["tpot_s"]["count"], level["tpot_s"]["missing"]) == (9, 1)
+
+
+def test_a_ramps_knee_is_in_its_report() -> None:
+    rows = [record(k, 0.1 * k, 1.0, stage=0) for k in range(100)]
+    rows += [record(100 + k, 100 + 0.05 * k, 1.0, stage=1) for k in range(200)]
+    rows += [record(300 + k, 200 + 0.025 * k, 1.0 + 0.025 * k, stage=2) for k in range(400)]
+    report = make_report(made_run(*rows), warmup_s=0.5)
+    assert report.knee is not None
+    assert (report.knee.load, report.knee.next_load) == (2.0, 3.0)
+    (most, share), *_ = report.content["knee"]["shares"]
+    assert (most, share > 0.9) == (2.0, True)
+    assert "knee  2, before 3" in str(report)
+
+
+def test_gaps_are_shared_by_the_tokens_of_a_chunk() -> None:
+    times, tokens = (0.50, 0.52, 0.60, 0.62, 0.70), (1, 1, 4, 1, 3)
+    one = record(0, 0.0, 0.7, chunk_s=times, chunk_tokens=tokens, output_tokens=10, first_token_s=0.5, finish_s=0.7)
+    result = to_result([one])
+    assert result.tpot_s[0] == pytest.approx(0.2 / 9)  # 22.22 ms
+    summary = result.summary()
+    assert summary.itl_s.p50 == pytest.approx(0.020)
+    assert summary.itl_s.count == 9
+    assert summary.itl_s.mean == pytest.approx(0.2 / 9)
+    assert [gap for gap, _ in replace(one, chunk_tokens=(2, 0, 5, 1, 2)).gaps()] == pytest.approx([0, 0.02, 0.02, 0.04])
+
+
+def test_statuses_and_arrivals_of_a_result() -> None:
+    rows = [record(0, 1.0), record(1, 2.0, None, outcome="rate_limited", http_status=429), record(2, 3.0, None)]
+    scheduled, sent = to_result(rows), to_result(rows, since="sent")
+    assert [sl.Status(each).name for each in scheduled.status] == ["FINISHED", "REJECTED", "UNSERVED"]
+    assert scheduled.e2e_s[0] == pytest.approx(1.0)
+    assert sent.e2e_s[0] == pytest.approx(0.999)
+    assert scheduled.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert scheduled.summary().rejected_because == {OUTCOMES["rate_limited"]: 1}
+    with pytest.raises(ValueError, match="since must be"):
+        to_result(rows, since="whenever")
+    with pytest.raises(ValueError, match="unknown number of tokens"):
+        to_result([replace(rows[0], output_tokens=None)])
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+    whole = json.dumps({name: getattr(record(0, 0.0), name) for name in Record.__dataclass_fields__})
+    assert record_of(whole) == record(0, 0.0)
+    file = tmp_path / "requests.jsonl"
+    for bad in (
+        "7",
+        "{",
+        '{"request": 1}',
+        whole.replace("finished", "lost"),
+        whole.replace('"chunk_tokens": [1, 1]', '"chunk_tokens": [1]'),
+    ):
+        file.write_text(f"{whole}\n{bad}\n")
+        with pytest.raises(ValueError, match=r"requests\.jsonl:2: "):
+            read_records(file)
+    file.write_text(f"{whole}\n{whole[:40]}")  # cut off: that request will be sent again
+    assert len(read_records(file)) == 1
