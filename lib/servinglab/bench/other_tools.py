@@ -222,8 +222,8 @@ def _aiperf_row(each: Mapping[str, Any], start_ns: int, values: Mapping[str, Any
     return _Row(
         scheduled_s=None,
         sent_s=begin_s,
-        first_s=begin_s + first_ms / 1000 if whole else None,
-        finish_s=begin_s + latency_ms / 1000 if whole else None,
+        first_s=begin_s + first_ms / 1000 if first_ms is not None and whole else None,
+        finish_s=begin_s + latency_ms / 1000 if latency_ms is not None and whole else None,
         prompt_tokens=values.get("input_sequence_length") or 0,
         output_tokens=tokens or 0,
         gaps_s=[gap / 1000 for gap in gaps_ms] if gaps_ms is not None and len(gaps_ms) == (tokens or 0) - 1 else None,
