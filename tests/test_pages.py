@@ -308,7 +308,7 @@ def test_the_timeline_steps_and_says_what_its_states_say(reader: Reader) -> None
         if at >= data["duration"] - 1e-3:
             break
         for lane in data["lanes"]:
-            number = next((k for k, (a, b) in enumerate(lane["steps"]) if a <= at + 1e-4 < b), None)
+            number = next((k for k, (a, b) in enumerate(lane["steps"]) if a <= at + 1e-6 < b), None)
             if number is not None:
                 states = [row["states"][number] for row in lane["rows"]]
                 want = f"{lane['name']} Step {number + 1}: {states.count('w')} waiting, 0 prompt tokens, "
