@@ -179,10 +179,6 @@ class Lane {
   }
 }
 
-function counter(key, text) {
-  return html('span', {}, `${word(key)} `, html('b', {}, text));
-}
-
 mount('[data-sl="kitchen"]', (root, data) => {
   const lanes = data.lanes.map((lane) => new Lane(lane, data));
   const moments = [0];

@@ -10,6 +10,11 @@ function legendKey(kind, label) {
   return html('span', {}, html('i', { class: `sl-key sl-key-${kind}`, 'aria-hidden': 'true' }), word(label));
 }
 
+/** A number beside its word, such as "served 3/12". */
+function counter(key, text) {
+  return html('span', {}, `${word(key)} `, html('b', {}, text));
+}
+
 /**
  * Put controls, parts and a legend into `root`, and play. `layOut(width)` draws anew; `show(time)` returns sentences.
  * Returns `redraw(events)`, for when what is shown has changed.
