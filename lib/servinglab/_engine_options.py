@@ -47,7 +47,7 @@ _NUMBERS = (
     "long_prefill_token_threshold",
     "watermark",
 )
-_TOKEN_SETTINGS = (*_NUMBERS, "policy", *_SWITCHES)  # with any of them tokens are counted
+TOKEN_SETTINGS = (*_NUMBERS, "policy", *_SWITCHES)  # with any of them tokens are counted
 _OF_A_POOL = ("watermark", "full_prompt_gate", "reserve_whole_answer")
 _NEVER_LESS = (  # the first of each pair can't be less than the second
     ("max_num_batched_tokens", "max_num_seqs"),
@@ -269,7 +269,7 @@ def engine(args: argparse.Namespace, defaults: dict[str, Any]) -> Engine:
     counts = None
     if isinstance(scheduler, ContinuousBatching):
         usual = ContinuousBatching(scheduler.max_num_seqs)
-        counts = next((option(n) for n in _TOKEN_SETTINGS if getattr(scheduler, n) != getattr(usual, n)), None)
+        counts = next((option(n) for n in TOKEN_SETTINGS if getattr(scheduler, n) != getattr(usual, n)), None)
     if isinstance(args.kv_blocks, int):
         counts = counts or option("kv_blocks")
     if pots != 1:
@@ -301,9 +301,9 @@ def _scheduler(args: argparse.Namespace, defaults: dict[str, Any]) -> Scheduler:
     own = {
         "static": ("batch_size", "last"),
         "dynamic": ("batch_size", "window_s"),
-        "continuous": ("max_num_seqs", *_TOKEN_SETTINGS),
+        "continuous": ("max_num_seqs", *TOKEN_SETTINGS),
     }
-    for name in ("batch_size", "window_s", "last", "max_num_seqs", *_TOKEN_SETTINGS):
+    for name in ("batch_size", "window_s", "last", "max_num_seqs", *TOKEN_SETTINGS):
         if name not in own[kind]:
             refuse(args, [name], f"doesn't go with --scheduler {kind}")
     if kind == "continuous":
@@ -318,7 +318,7 @@ def _scheduler(args: argparse.Namespace, defaults: dict[str, Any]) -> Scheduler:
 
 
 def _continuous(args: argparse.Namespace, defaults: dict[str, Any]) -> ContinuousBatching:
-    settings = {name: getattr(args, name) for name in ("max_num_seqs", *_TOKEN_SETTINGS) if _sets(args, name)}
+    settings = {name: getattr(args, name) for name in ("max_num_seqs", *TOKEN_SETTINGS) if _sets(args, name)}
     if "max_num_seqs" not in settings:
         settings["max_num_seqs"] = defaults["max_num_seqs"] = MAX_NUM_SEQS
     if args.max_num_batched_tokens is None:

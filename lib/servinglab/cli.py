@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import __version__, _memory_command, _serve_sim_command, validation
+from . import __version__, _best_batch_command, _memory_command, _serve_sim_command, validation
 from ._engine_options import (
     MAX_NUM_SEQS,
     STEP_TIME_SOURCE,
@@ -154,6 +154,7 @@ def _parser() -> _Parser:
     )
     validation.add_arguments(validate)
     validate.set_defaults(run=validation.validate_main)
+    _best_batch_command.add_parser(commands)
     _memory_command.add_parser(commands)
     data = commands.add_parser(
         "data",

@@ -373,7 +373,9 @@ class SearchInterrupted(KeyboardInterrupt):
     """Raised when `best_batch` is interrupted; `candidates` holds what was tried."""
 
     def __init__(self, candidates: tuple[Candidate, ...]) -> None:
-        super().__init__(f"interrupted after {len(candidates)} candidates")
+        best = min(candidates, key=lambda each: each.ratio, default=None)
+        so_far = f"; the smallest so far: {_told(best.settings)}, {_told_times(best.percentiles)}" if best else ""
+        super().__init__(f"interrupted after {len(candidates)} candidates{so_far}")
         self.candidates = candidates
 
 
