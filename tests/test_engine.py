@@ -12,7 +12,7 @@ import pytest
 import servinglab as sl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servinglab import _kernel, _rules_kernel, token_reference
+from servinglab import _kernel, _rules_kernel, driver, token_reference
 from servinglab.result import NEVER
 
 TOKENS = st.integers(1, 12)
@@ -362,9 +362,11 @@ ENGINES = {
 }
 
 
+@pytest.mark.parametrize("serve", [sl.simulate, sl.reference], ids=["fast", "readable"])
 @pytest.mark.parametrize("scheduler", ENGINES.values(), ids=ENGINES)
-def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch, scheduler):
+def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch, scheduler, serve):
     monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 64)
+    monkeypatch.setattr(driver, "_REPORT_ROWS", 64)
     work = sl.poisson(1.0, 1000, seed=1, prompt_tokens=3)
     seen = []
 
@@ -374,15 +376,44 @@ def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(sl.SimulationInterrupted, match="interrupted after") as stopped:
-        sl.simulate(work, scheduler, sl.AffineStep(0.1, 0.1), progress=stop_at_half)
+        serve(work, scheduler, sl.AffineStep(0.1, 0.1), progress=stop_at_half)
     partial, whole = (
         stopped.value.partial,
-        sl.simulate(work, scheduler, sl.AffineStep(0.1, 0.1)),
+        serve(work, scheduler, sl.AffineStep(0.1, 0.1)),
     )
     done = partial.finished
     assert len(seen) > 3 and 500 < done.sum() == seen[-1] < 1000
     np.testing.assert_array_equal(partial.finish_ns[done], whole.finish_ns[done])
     assert (partial.status[~done] == sl.Status.UNSERVED).all()
+
+
+@pytest.mark.parametrize("scheduler", ENGINES.values(), ids=ENGINES)
+def test_an_interruption_within_a_step_leaves_whole_steps(scheduler):
+    """Ctrl-C may come anywhere; a step time of one's own is as good a place as any."""
+    work = sl.poisson(3.0, 60, seed=2, prompt_tokens=3, output_tokens=4)
+    calls = []
+
+    def stopped_at(last):
+        def step(requests, prefill_tokens, kv_tokens):
+            calls.append(requests)
+            if len(calls) == last:
+                raise KeyboardInterrupt
+            return 0.1 + 0.02 * requests
+
+        return step
+
+    whole = sl.reference(work, scheduler, stopped_at(0))
+    calls.clear()
+    with pytest.warns(UserWarning, match="step by step"), pytest.raises(sl.SimulationInterrupted) as stopped:
+        sl.simulate(work, scheduler, stopped_at(50))
+    partial = stopped.value.partial
+    done = partial.finished
+    assert 0 < done.sum() < 60 and 40 <= len(partial.segments) < 50
+    np.testing.assert_array_equal(partial.finish_ns[done], whole.finish_ns[done])
+    assert partial.finish_ns.max() <= partial.segments.end_ns[-1] and (partial.finish_ns[~done] == NEVER).all()
+    np.testing.assert_array_equal(partial.segments.start_ns, whole.segments.start_ns[: len(partial.segments)])
+    decoded, first = partial.segments.decode_tokens.sum(), partial.segments.first_tokens.sum()
+    assert first == (partial.first_token_ns != NEVER).sum() and decoded + first >= partial.output_tokens[done].sum()
 
 
 def test_a_small_log_changes_nothing(monkeypatch):

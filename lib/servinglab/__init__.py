@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from .driver import SimulationInterrupted
 from .kv_cache import KVCache, kv_cache
 from .reference import reference
 from .result import Result, Segments, Status
 from .roofline import Roofline, roofline
 from .saved_runs import compare_runs, read_run, save_run
 from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
-from .simulate import SimulationInterrupted, simulate
+from .simulate import simulate
 from .step_time import AffineStep, RoofStep
 from .token_reference import Blocks
 from .traces import TraceError, read_trace

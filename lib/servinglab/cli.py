@@ -35,10 +35,11 @@ from ._output import check_files, write_json, write_whole
 from ._progress import Progress
 from ._workload_options import add_workload_source, slo, workload
 from .bench import http_command
+from .driver import SimulationInterrupted
 from .public_data import report
 from .result import Result
 from .saved_runs import compare_runs, read_run, save_run, told_plainly
-from .simulate import SimulationInterrupted, simulate
+from .simulate import simulate
 from .token_reference import check_token_workload
 from .workload import Workload
 

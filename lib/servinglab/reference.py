@@ -15,14 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-import numpy as np
-
 from ._checks import check_number
 from .arrivals import Arrivals
-from .result import NEVER, Result, Segments, Status
+from .driver import Given, Progress, drive
+from .result import NEVER, Result
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from .step_time import ClosedForm, StepTime
-from .token_reference import Given, HasBlocks, serve_tokens, soonest
+from .token_reference import HasBlocks, serve_tokens
 from .workload import Workload
 
 
@@ -237,7 +236,13 @@ class PotLoop:
 
 
 def reference(
-    workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None = 1, *, kv: HasBlocks | None = None
+    workload: Workload,
+    scheduler: Scheduler,
+    step_time: StepTime,
+    pots: int | None = 1,
+    progress: Progress | None = None,
+    *,
+    kv: HasBlocks | None = None,
 ) -> Result:
     """Serve a workload step by step.
 
@@ -253,46 +258,22 @@ def reference(
     """
     check_run(workload, scheduler, step_time)
     pots = check_pots(pots)
+    description = describe(workload, scheduler, step_time, pots, kv)
     if counts_tokens(scheduler, pots, kv):
-        return serve_tokens(workload, scheduler, step_time, kv, describe(workload, scheduler, step_time, pots, kv))
-    n = len(workload)
+        return serve_tokens(workload, scheduler, step_time, kv, description, progress)
     prompt, output = workload.prompt_tokens.tolist(), workload.output_tokens.tolist()
     scale = workload.service_scale.tolist()
     arrivals = Arrivals(workload)
-    arrival, first_token, finish = ([NEVER] * n for _ in range(3))
-    log: list[dict[str, Any]] = []
 
     def more_to_come() -> bool:
         return bool(arrivals.coming) or (bool(arrivals.unsent) and loop.cooking)
 
-    loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, n), more_to_come)
-    while (now := soonest(loop.next_ns(), arrivals.next_ns())) is not None:
-        for given in loop.end(now):
-            if first_token[given.number] == NEVER:
-                first_token[given.number] = now
-            if given.done:
-                finish[given.number] = now
-                arrivals.answered(now)
-        for k in arrivals.pop(now):
-            arrival[k] = now
-            loop.join(Order(k, prompt[k], output[k], scale[k]), now)
-        log += loop.begin(now)
+    def come(k: int, now: int) -> None:
+        loop.join(Order(k, prompt[k], output[k], scale[k]), now)
 
-    return Result(
-        arrival_ns=np.array(arrival, np.int64),
-        scheduled_ns=np.array([loop.scheduled_ns.get(k, NEVER) for k in range(n)], np.int64),
-        first_token_ns=np.array(first_token, np.int64),
-        finish_ns=np.array(finish, np.int64),
-        prompt_tokens=workload.prompt_tokens,
-        output_tokens=workload.output_tokens,
-        preemptions=np.zeros(n, np.int32),
-        status=np.array([Status.UNSERVED if t == NEVER else Status.FINISHED for t in finish], np.uint8),
-        segments=Segments.from_rows(log, loop.waited_ns),
-        streaming=scheduler.streaming,
-        pots=pots,
-        step_time=step_time,
-        description=describe(workload, scheduler, step_time, pots),
-    )
+    loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, len(workload)), more_to_come)
+    facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, description=description)
+    return drive(loop, workload, arrivals, come, progress, **facts)
 
 
 def check_run(workload: Workload, scheduler: Scheduler, step_time: StepTime) -> None:

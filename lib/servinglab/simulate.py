@@ -10,12 +10,13 @@ step, which is slower but compiled too. Schedulers and step times of your own ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ._token_log import TokenSegments
+from .driver import Progress, SimulationInterrupted
 from .paged import PagedScheduler
 from .reference import check_pots, check_run, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
@@ -23,8 +24,6 @@ from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBa
 from .step_time import ClosedForm, StepTime
 from .token_reference import HasBlocks, check_token_workload
 from .workload import Workload
-
-Progress = Callable[[int, int], None]
 
 _LAST_INSTANT_S = 9e9  # nanoseconds in 64 bits hold 9.2e9 s
 _RECOMPUTED = 10  # times that preemptions may have a run's work done, to be far on the safe side
@@ -36,14 +35,6 @@ _STRETCHES_NEED = {  # settings under which stretches of steps have a closed for
     "async_scheduling": False,
 }
 _LOG_ROWS = 1 << 16  # rows of the log between two reports of progress
-
-
-class SimulationInterrupted(KeyboardInterrupt):
-    """Raised when a simulation is interrupted; `partial` holds what was done, the rest as UNSERVED."""
-
-    def __init__(self, partial: Result) -> None:
-        super().__init__(f"interrupted after {int(partial.finished.sum())} of {len(partial)} requests")
-        self.partial = partial
 
 
 def simulate(
@@ -101,7 +92,7 @@ def simulate(
     slow = _why_slow(scheduler, step_time)
     if slow is not None:
         warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
-        return reference(workload, scheduler, step_time, pots, kv=kv)
+        return reference(workload, scheduler, step_time, pots, progress, kv=kv)
     assert isinstance(step_time, ClosedForm)
     if tokens:
         assert isinstance(scheduler, ContinuousBatching)

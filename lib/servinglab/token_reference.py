@@ -7,17 +7,18 @@ scheduling a step is decided when the one before it begins, so a request that co
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ._checks import check_number
 from .arrivals import Arrivals
+from .driver import Given, Progress, drive
 from .paged import PagedScheduler, Sequence, Step, prefix_keys
-from .result import NEVER, Result, Segments, Status
+from .result import Result
 from .schedulers import ContinuousBatching
 from .step_time import ClosedForm, StepTime
 from .workload import Workload
@@ -82,15 +83,6 @@ def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
     if lasts < 1:
         raise ValueError(f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {holds}")
     return lasts, holds
-
-
-class Given(NamedTuple):
-    """Tokens that a step brings one request: how many, whether they are its last, and the step's row of the log."""
-
-    number: int
-    tokens: int
-    done: bool
-    row: dict[str, Any]
 
 
 class TokenLoop:
@@ -210,82 +202,30 @@ def serve_tokens(
     step_time: StepTime,
     kv: HasBlocks | None,
     description: dict[str, Any],
+    progress: Progress | None,
 ) -> Result:
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
     check_token_workload(workload)
-    n = len(workload)
     loop = TokenLoop(scheduler, step_time, kv)
     engine = loop.engine
-    arrivals = Arrivals(workload)
-    arrival, first_token, last_token, finish = ([NEVER] * n for _ in range(4))
     sequences: dict[int, Sequence] = {}
-    status = [Status.UNSERVED] * n
-    reasons: dict[int, str] = {}
-    late_gaps: Counter[int] = Counter()
-    log: list[dict[str, Any]] = []
 
-    def come(k: int, now: int) -> None:
-        """A request joins the line, or is turned away for good."""
-        arrival[k] = now
+    def come(k: int, now: int) -> str | None:
         prompt, output = int(workload.prompt_tokens[k]), int(workload.output_tokens[k])
         reason = engine.why_never(prompt, output)
-        if reason is not None:
-            reasons[k], status[k] = reason, Status.REJECTED
-            arrivals.answered(now)
-            return
-        key = _key(workload, k, engine)
-        sequences[k] = Sequence(k, prompt, output, int(workload.priority[k]), key)
-        loop.join(sequences[k], now)
+        if reason is None:
+            key = _key(workload, k, engine)
+            sequences[k] = Sequence(k, prompt, output, int(workload.priority[k]), key)
+            loop.join(sequences[k], now)
+        return reason
 
-    def record(given: Given, now: int) -> None:
-        """A token came out."""
-        k = given.number
-        if first_token[k] == NEVER:
-            first_token[k] = now
-        elif last_token[k] != given.row["start_ns"]:
-            given.row["decode_tokens"] -= 1
-            late_gaps[now - last_token[k]] += 1
-        last_token[k] = now
-        if given.done:
-            finish[k], status[k] = now, Status.FINISHED
-            arrivals.answered(now)
+    def preemptions(k: int) -> int:
+        return sequences[k].preemptions if k in sequences else 0
 
-    while (now := soonest(loop.next_ns(), arrivals.next_ns())) is not None:
-        if now == loop.next_ns():
-            for given in loop.end(now):
-                record(given, now)
-        while now == arrivals.next_ns():
-            for k in arrivals.pop(now):
-                come(k, now)
-        log += loop.begin(now)
-
-    return Result(
-        arrival_ns=np.array(arrival, np.int64),
-        scheduled_ns=np.array([loop.scheduled_ns.get(k, NEVER) for k in range(n)], np.int64),
-        first_token_ns=np.array(first_token, np.int64),
-        finish_ns=np.array(finish, np.int64),
-        prompt_tokens=workload.prompt_tokens,
-        output_tokens=workload.output_tokens,
-        preemptions=np.array([sequences[k].preemptions if k in sequences else 0 for k in range(n)], np.int32),
-        status=np.array(status, np.uint8),
-        segments=Segments.from_rows(log, loop.waited_ns),
-        step_time=step_time,
-        pots=1,
-        description=description,
-        late_gaps=(np.array(sorted(late_gaps), np.int64), np.array([late_gaps[g] for g in sorted(late_gaps)], int)),
-        rejections=reasons,
+    arrivals = Arrivals(workload)
+    return drive(
+        loop, workload, arrivals, come, progress, preemptions, pots=1, step_time=step_time, description=description
     )
-
-
-def soonest(*instants_ns: int | None) -> int | None:
-    """The first of these instants; None if there is none.
-
-    Examples
-    --------
-    >>> soonest(None, 7, 5)
-    5
-    """
-    return min((instant for instant in instants_ns if instant is not None), default=None)
 
 
 def check_token_workload(workload: Workload) -> None:

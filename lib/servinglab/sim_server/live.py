@@ -20,12 +20,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from .._checks import check_number
+from ..driver import Given
 from ..paged import Sequence
 from ..reference import Order, PotLoop, check_pots, counts_tokens
 from ..result import NEVER
 from ..schedulers import ContinuousBatching, Scheduler
 from ..step_time import StepTime
-from ..token_reference import Given, HasBlocks, TokenLoop
+from ..token_reference import HasBlocks, TokenLoop
 from .prometheus import Metrics
 
 
