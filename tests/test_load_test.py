@@ -383,7 +383,7 @@ def test_warm_up_and_cool_down_are_cut_by_arrival() -> None:
     rows = [record(k, float(k), 5.0 if k == 4 else 1.0) for k in range(10)]
     (level,) = make_report(made_run(*rows), warmup_s=3.5, cooldown_s=2.0).content["levels"]
     # from 3.5 to 7: requests 4, 5, 6, 7, though the slow one finished later and number 3 finished inside
-    assert (level["requests"], level["seconds"]) == (4, 3.5)
+    assert (level["requests"], level["seconds"], level["offered_rps"]) == (4, 3.5, 4 / 3.5)
     assert level["e2e_sched_s"]["max"] == 5.0
     assert level["request_throughput"] == 3 / 3.5  # 3, 5 and 6 finished by 7
     with pytest.raises(ValueError, match="no request is left"):
@@ -403,6 +403,8 @@ def test_a_ramps_knee_is_in_its_report() -> None:
     rows += [record(100 + k, 100 + 0.05 * k, 1.0, stage=1) for k in range(200)]
     rows += [record(300 + k, 200 + 0.025 * k, 1.0 + 0.025 * k, stage=2) for k in range(400)]
     report = make_report(made_run(*rows), warmup_s=0.5)
+    assert not report.content["warnings"]
+    assert any("no warm-up" in warning for warning in make_report(made_run(*rows)).content["warnings"])
     assert report.knee is not None
     assert (report.knee.load, report.knee.next_load) == (2.0, 3.0)
     (most, share), *_ = report.content["knee"]["shares"]
@@ -419,6 +421,9 @@ def test_gaps_are_shared_by_the_tokens_of_a_chunk() -> None:
     assert summary.itl_s.p50 == pytest.approx(0.020)
     assert summary.itl_s.count == 9
     assert summary.itl_s.mean == pytest.approx(0.2 / 9)
+    (level,) = make_report(made_run(one, record(1, 2.0))).content["levels"]
+    assert (level["itl_s"]["count"], level["itl_s"]["p50"], level["itl_s"]["max"]) == (10, pytest.approx(0.02), 0.5)
+    assert level["itl_requests"] == 2
     assert [gap for gap, _ in replace(one, chunk_tokens=(2, 0, 5, 1, 2)).gaps()] == pytest.approx([0, 0.02, 0.02, 0.04])
 
 

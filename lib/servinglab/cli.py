@@ -215,7 +215,8 @@ def _add_compare(commands: Any) -> None:
         "compare",
         help="two saved runs side by side",
         description="Print what differs in the settings of two runs, and their summaries with the difference in %, "
-        "(B - A)/A. The runs are files that `servinglab simulate --save` wrote.",
+        "(B - A)/A. A run is a file that `servinglab simulate --save` wrote, a load test's folder, or a result file of "
+        "vLLM's bench, GuideLLM or AIPerf.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=_compare)

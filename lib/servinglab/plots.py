@@ -263,6 +263,8 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
         top.annotate(f"knee {knee.load:g}", (knee.load, 0), xytext=(3, 4), textcoords="offset points")
     top.set(ylabel="throughput (1/s)", ylim=(0, None))
     bottom.set(xlabel=f"load ({unit})", ylabel="latency (s)", yscale="log")
+    for axis in (bottom.yaxis.set_major_formatter, bottom.yaxis.set_minor_formatter):
+        axis("{x:,g}")
     _label_ends(top, lines)
     _label_ends(bottom, names)
     return axes

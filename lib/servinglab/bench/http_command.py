@@ -22,6 +22,7 @@ from .._law_option import parse_law
 from .._output import check_files, write_json, write_whole
 from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
+from ..saved_runs import read_run, told_plainly
 from .plan import Stage, burst, mixed, ramp, ramp_clients
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
@@ -97,7 +98,12 @@ def _add_http(actions: Any) -> None:
 
     group = parser.add_argument_group("load, further")
     group.add_argument("--n", type=int, help="how many requests (in a ramp of clients: of a level, at most; 10000)")
-    group.add_argument("--duration-s", type=float, metavar="S", help="instead of --n: as many as fill the time")
+    group.add_argument(
+        "--duration-s",
+        type=float,
+        metavar="S",
+        help="instead of --n: as many as fill the time (clients: at most 10000)",
+    )
     group.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and prompts; 0 if not given")
     group.add_argument(
         "--think-s", type=parse_law, metavar="LAW", help="a client's pause before a request; 0 if not given"
@@ -188,12 +194,14 @@ def _add_report_options(group: Any) -> None:
 def _add_show(actions: Any) -> None:
     parser = actions.add_parser(
         "show",
-        help="report on a load test again, with other cuts or limits",
-        description="Print the report of a load test's folder, finished or not; --json and --png write it.",
+        help="report on a load test again, with other cuts or limits; or on another tool's",
+        description="Print the report of a load test's folder, finished or not; --json and --png write it. Of a result "
+        "file of vLLM's bench (--save-detailed), GuideLLM or AIPerf (its records) print the summary, in this library's "
+        "definitions.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=_show)
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("run_read", type=Path, metavar="FOLDER|FILE")
     _add_report_options(parser)
     parser.add_argument("--json", metavar="FILE", help="write the report; - is stdout, and nothing else is printed")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw throughput, P50 and P99 against load")
@@ -403,7 +411,9 @@ def _http(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     check_files({"--json": args.json, "--png": args.png}, {"--png": (".png",)})
-    test = read_load_test(args.folder)
+    if args.run_read.is_file():
+        return _show_other(args)
+    test = read_load_test(args.run_read)
     report = make_report(test, **_cuts(args))
     if args.png:
         write_whole(args.png, _drawn(report))
@@ -411,6 +421,19 @@ def _show(args: argparse.Namespace) -> int:
         write_json(args.json, report.content)
     if args.json != "-":
         print(report)
+    return 0
+
+
+def _show_other(args: argparse.Namespace) -> int:
+    """Of a run without a folder: what it is, and its summary."""
+    if args.png or args.warmup_s or args.cooldown_s:
+        raise ValueError("--png, --warmup-s and --cooldown-s belong to a load test's folder")
+    result = read_run(args.run_read)
+    about, summary = told_plainly(result.description), result.summary(args.slo)
+    if args.json:
+        write_json(args.json, {"description": about, "summary": summary.to_dict()})
+    if args.json != "-":
+        print("\n".join(f"{name:<18}  {value}" for name, value in about.items()), f"\n{summary}", sep="\n")
     return 0
 
 

@@ -53,7 +53,7 @@ SCHEMA = {
     "levels[].load, unit": "what was turned up, and in what: requests/s or clients",
     "levels[].requests, outcomes": "requests in the window; how many ended in which way, by the names of the records",
     "levels[].seconds": "length of the window",
-    "levels[].offered_rps": "requests that the plan wanted sent, per second of the window",
+    "levels[].offered_rps": "requests that the plan wanted sent, a second up to the last of them; null at one instant",
     "levels[].request_throughput, output_throughput, total_token_throughput": "finished requests, their output tokens, "
     "and these with their prompt tokens, per second of the window",
     "levels[].schedule_delay_s": "sent - scheduled; a spread",
@@ -192,7 +192,7 @@ def make_report(
         "knee": None
         if knee is None
         else {**asdict(knee), "shares": [[load, share] for load, share in knee.shares.items()]},
-        "warnings": _warnings(test, used, rows),
+        "warnings": _warnings(test, used, rows, warmup_s),
     }
     return Report(content, levels, knee)
 
@@ -207,11 +207,14 @@ class _Window:
     finished: list[Record]  # finished in it
     seconds: float
     spans: list[tuple[float, float]]  # start and end of its parts
+    arrivals_s: float  # of these, up to the last arrival
 
 
 def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _Window:
-    window = _Window(stage, [], [], 0.0, [])
-    seconds = 0.0
+    rows: list[Record] = []
+    finished: list[Record] = []
+    spans: list[tuple[float, float]] = []
+    arrivals_s = 0.0
     for clock in test.state["clocks"]:
         mine = [
             r
@@ -222,17 +225,18 @@ def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _
         if not mine:
             continue
         begin = clock["start_s"] + warmup_s
+        last_s = max(record.scheduled_s for record in mine) - cooldown_s
         if warmup_s or cooldown_s:
-            end = max(record.scheduled_s for record in mine) - cooldown_s
+            end = last_s
         else:
             end = max(record.ended_s if record.finish_s is None else record.finish_s for record in mine)
         if end <= begin:
             continue
-        window.rows.extend(record for record in mine if begin <= record.scheduled_s <= end)
-        window.finished.extend(r for r in mine if r.finish_s is not None and begin <= r.finish_s <= end)
-        window.spans.append((begin, end))
-        seconds += end - begin
-    return _Window(stage, window.rows, window.finished, seconds, window.spans)
+        rows.extend(record for record in mine if begin <= record.scheduled_s <= end)
+        finished.extend(r for r in mine if r.finish_s is not None and begin <= r.finish_s <= end)
+        spans.append((begin, end))
+        arrivals_s += last_s - begin
+    return _Window(stage, rows, finished, sum(end - begin for begin, end in spans), spans, arrivals_s)
 
 
 def _as_level(test: LoadTest, window: _Window) -> Level:
@@ -270,7 +274,7 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         "requests": len(rows),
         "outcomes": {name: outcomes[name] for name in OUTCOMES if outcomes[name]},
         "seconds": seconds,
-        "offered_rps": len(rows) / seconds,
+        "offered_rps": len(rows) / window.arrivals_s if window.arrivals_s > 0 else None,
         "request_throughput": len(window.finished) / seconds,
         "output_throughput": output / seconds if counted else None,
         "total_token_throughput": (
@@ -310,7 +314,7 @@ def _spreads(rows: Sequence[Record]) -> dict[str, Any]:
         pairs = [(getattr(record, begin), getattr(record, end)) for record in of]
         return _spread(np.array([math.nan if None in pair else pair[1] - pair[0] for pair in pairs], np.float64))
 
-    gaps = [gap for record in rows for gap in record.gaps()]
+    gaps = sorted(gap for record in rows for gap in record.gaps())
     tpot = [_tpot(record) for record in rows if not (record.finished and (record.output_tokens or 2) <= 1)]
     counted = all(record.output_tokens is not None for record in rows if record.finished)
     return {
@@ -461,7 +465,7 @@ def _lengths(used: Sequence[Record], counted: str, asked: str) -> dict[str, Any]
     }
 
 
-def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str, Any]], warmup_s: float) -> list[str]:
     found = []
     if not test.state["complete"]:
         found.append("the run was broken off: this is of what it has")
@@ -483,6 +487,8 @@ def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str
         found.append(
             f"the gaps between tokens aren't known of {unknown:,} of {len(finished):,} answers: ITL leaves them out"
         )
+    if len(rows) > 1 and not warmup_s:
+        found.append("no warm-up is cut: throughput counts the time in which each level fills and drains (--warmup-s)")
     if test.state["sessions"] > 1:
         found.append(f"the run was resumed {test.state['sessions'] - 1} times: each time the server began empty")
     short = sum(
@@ -557,7 +563,8 @@ def _number(spread: Mapping[str, Any] | None, name: str) -> str:
 
 def _one(row: Mapping[str, Any]) -> list[str]:
     head = (
-        f"{row['requests']:,} requests in {show_number(row['seconds'])} s: offered {show_number(row['offered_rps'])}, "
+        f"{row['requests']:,} requests in {show_number(row['seconds'])} s: "
+        f"offered {'–' if row['offered_rps'] is None else show_number(row['offered_rps'])}, "
         f"finished {show_number(row['request_throughput'])} requests/s"
     )
     if "slo" in row:

@@ -29,6 +29,7 @@ from ..metrics import percentile
 from .plan import Stage, fingerprint, jobs
 from .records import read_records
 from .server import Sampler, server_facts
+from .tokens import token_ends
 
 FORMAT = "servinglab load test"
 FORMAT_VERSION = 1
@@ -129,9 +130,13 @@ def run_load_test(
     ------
     ValueError
         If the folder holds something else, or a run of another plan.
-    RuntimeError
+    ChildProcessError
         If a sending process fails.
+    ImportError
+        If a tokenizer is named and the package for it isn't installed.
     """
+    if setup.tokenizer is not None:
+        token_ends(setup.tokenizer)  # here, where a mistake is told before anything is sent
     headers = setup.headers or {}
     metrics_url = metrics_url or f"{setup.root}/metrics"
     state, done, spent_s = _open_folder(folder, stages)
@@ -310,17 +315,17 @@ class _Crew:
         try:
             number, message, line = self._said.get(timeout=timeout_s)
         except queue.Empty:
-            raise RuntimeError(f"the sending processes didn't start within {timeout_s:g} s") from None
+            raise ChildProcessError(f"the sending processes didn't start within {timeout_s:g} s") from None
         if message is None or "failed" in message:
             why = "" if message is None else f": {message['failed']}"
-            raise RuntimeError(f"sending process {number} ended before its work was done{why}")
+            raise ChildProcessError(f"sending process {number} ended before its work was done{why}")
         return number, message, line
 
     def _all_say(self, word: str) -> None:
         for _ in self._processes:
             _, message, _ = self._next(_STARTING_S)
             if word not in message:
-                raise RuntimeError(f"a sending process said {message} and not {word!r}")
+                raise ChildProcessError(f"a sending process said {message} and not {word!r}")
 
     def _tell(self, number: int, message: dict[str, Any]) -> None:
         pipe = self._processes[number].stdin
@@ -329,7 +334,7 @@ class _Crew:
             pipe.write(json.dumps(message).encode() + b"\n")
             pipe.flush()
         except OSError:
-            raise RuntimeError(f"sending process {number} ended before its work was done") from None
+            raise ChildProcessError(f"sending process {number} ended before its work was done") from None
 
 
 def _open_folder(folder: Path, stages: Sequence[Stage]) -> tuple[dict[str, Any], set[int], float]:

@@ -29,6 +29,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -77,7 +78,8 @@ class Worker:
     async def run(self, commands: asyncio.Queue[dict[str, Any] | None]) -> None:
         """Serve commands until there are no more."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.setup["connect_timeout_s"])
-        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=3600)
+        # common servers close what was idle for 5 s; whoever sends at that moment is disconnected
+        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=3600, keepalive_timeout=4)
         async with aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
@@ -321,11 +323,14 @@ def _by_status(status: int) -> str:
 
 
 def _retry_after_s(text: str | None) -> float | None:
-    """Seconds; a date, which the header may also hold, isn't read."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
+    """Seconds, from a number of them or a date; None for neither."""
+    if text is None:
         return None
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError):
+        return parsedate_to_datetime(text).timestamp() - time.time()
+    return None
 
 
 def _line(text: bytes) -> str:
