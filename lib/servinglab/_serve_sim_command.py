@@ -14,8 +14,8 @@ from ._engine_options import STEP_TIME_SOURCE, Engine, add_machine_options, add_
 from ._law_option import parse_law
 from ._precise_loop import precise_loop
 from .lengths import Constant
+from .schedulers import StaticBatching
 from .sim_server import faults
-from .sim_server.live import can_wait_for_ever
 from .sim_server.server import Settings, SimServer, run
 
 _HELP = (
@@ -116,7 +116,7 @@ async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, d
         if defaults:
             used = ", ".join(f"{option(name)} {value}" for name, value in defaults.items())
             print(textwrap.fill(f"defaults used: {used}", 110, subsequent_indent="  ", break_on_hyphens=False))
-        if can_wait_for_ever(settings.scheduler):
+        if isinstance(settings.scheduler, StaticBatching):
             print("static batching: a request waits until its batch is full, for ever if nobody else comes")
         print(f"serving    {settings.model} at {server.url}/v1  (Ctrl-C ends it)", flush=True)
         gc.collect()

@@ -103,8 +103,8 @@ def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = 
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ApiError(400, f"the body must be a JSON object; got {type(fields).__name__}")
-    asked = fields.get("model", model)
-    if asked != model:
+    asked = fields.get("model")
+    if asked not in (None, model):
         raise ApiError(404, f"the model {asked!r} does not exist; {model!r} does", "model")
     for name, fixed in {"n": 1, "best_of": 1, "echo": False, "use_beam_search": False}.items():
         if fields.get(name) not in (None, fixed):

@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._head: _Head | None = None
         self._body = bytearray()
         self._answering: HttpRequest | None = None
-        self._chunked = False
+        self._chunked = self._reading = False
         self.on_lost: Callable[[], None] | None = None
 
     # what comes in
@@ -127,7 +127,16 @@ class Connection(asyncio.Protocol):
         self._read()
 
     def _read(self) -> None:
-        """Hand over the next request if it is complete and the one before it is answered."""
+        """Hand over each request that is complete, once the one before it is answered."""
+        if self._reading:  # an answer at once: the loop below goes on
+            return
+        self._reading = True
+        try:
+            self._hand_over_all()
+        finally:
+            self._reading = False
+
+    def _hand_over_all(self) -> None:
         while self._answering is None and self._transport is not None:
             try:
                 request = self._next_request()
@@ -198,10 +207,14 @@ class Connection(asyncio.Protocol):
         headers: Mapping[str, str] | None = None,
         promised_bytes: int | None = None,
     ) -> None:
-        """A whole answer; `promised_bytes` states another length than the body's, to break off on purpose."""
+        """A whole answer, if the client is still there.
+
+        `promised_bytes` states another length than the body's, to break off on purpose.
+        """
         request = self._answering
-        assert request is not None
-        lines = self._status_lines(status, content_type, headers)
+        if request is None:
+            return
+        lines = _status_lines(request, status, content_type, headers)
         lines.append(f"content-length: {len(body) if promised_bytes is None else promised_bytes}\r\n\r\n")
         self._write("".join(lines).encode("latin-1") + (b"" if request.method == "HEAD" else body))
         if promised_bytes is None:
@@ -210,11 +223,12 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def start_stream(self, content_type: str = "text/event-stream; charset=utf-8") -> None:
-        """The head of an answer that comes in pieces."""
+        """The head of an answer that comes in pieces, if the client is still there."""
         request = self._answering
-        assert request is not None
+        if request is None:
+            return
         self._chunked = not request.http_1_0
-        lines = self._status_lines(200, content_type, {"cache-control": "no-cache"}, keep_alive=self._chunked)
+        lines = _status_lines(request, 200, content_type, {"cache-control": "no-cache"}, keep_alive=self._chunked)
         lines.append("transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n")
         self._write("".join(lines).encode("latin-1"))
 
@@ -237,18 +251,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _status_lines(
-        self, status: int, content_type: str, headers: Mapping[str, str] | None, keep_alive: bool = True
-    ) -> list[str]:
-        assert self._answering is not None
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
-        if not (self._answering.keep_alive and keep_alive):
-            lines.append("connection: close\r\n")
-        elif self._answering.http_1_0:
-            lines.append("connection: keep-alive\r\n")
-        return lines
-
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
@@ -257,10 +259,26 @@ class Connection(asyncio.Protocol):
         request, self._answering, self.on_lost = self._answering, None, None
         if request is None or not (request.keep_alive and keep_alive):
             self.close()
-        elif self._buffer and self._transport is not None:
-            asyncio.get_running_loop().call_soon(self._read)
+        else:
+            self._read()
 
     def _lose(self) -> None:
         on_lost, self.on_lost, self._answering = self.on_lost, None, None
         if on_lost is not None:
             on_lost()
+
+
+def _status_lines(
+    request: HttpRequest,
+    status: int,
+    content_type: str,
+    headers: Mapping[str, str] | None,
+    keep_alive: bool = True,
+) -> list[str]:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
+    if not (request.keep_alive and keep_alive):
+        lines.append("connection: close\r\n")
+    elif request.http_1_0:
+        lines.append("connection: keep-alive\r\n")
+    return lines

@@ -24,7 +24,7 @@ from ..driver import Given
 from ..paged import Sequence
 from ..reference import Order, PotLoop, check_pots, counts_tokens
 from ..result import NEVER
-from ..schedulers import ContinuousBatching, Scheduler
+from ..schedulers import Scheduler
 from ..step_time import StepTime
 from ..token_reference import HasBlocks, TokenLoop
 from .prometheus import Metrics
@@ -299,8 +299,3 @@ class LiveEngine:
 
 def _of_nobody_else(number: int, k: int) -> Hashable:
     return number, k
-
-
-def can_wait_for_ever(scheduler: Scheduler) -> bool:
-    """Whether a request may wait until others come, as under static batching."""
-    return not isinstance(scheduler, ContinuousBatching) and not hasattr(scheduler, "window_ns")
