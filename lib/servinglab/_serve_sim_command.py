@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "serve-sim",
         help="an OpenAI-compatible server with the simulator's timing",
-        description="\n\n".join(textwrap.fill(text, 100) for text in _HELP),
+        description="\n\n".join(textwrap.fill(text, 100, break_on_hyphens=False) for text in _HELP),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="servinglab serve-sim [options]",
@@ -53,7 +53,13 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     group.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
     group.add_argument("--served-model-name", metavar="NAME", help="the model's name (default: --model or servinglab)")
-    group.add_argument("--speed", type=float, default=1.0, metavar="X", help="run the engine X times as fast")
+    group.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="run the engine X times as fast; below 1, HTTP's own time weighs less",
+    )
     group.add_argument("--output-tokens", type=parse_law, metavar="LAW", help="how long answers are, as in simulate")
     group.add_argument("--chars-per-token", type=int, metavar="N", help="characters of text that count as one token")
     group.add_argument(
@@ -70,8 +76,8 @@ def add_parser(commands: Any) -> None:
     )
     group = parser.add_argument_group(
         "faults, each KIND:p=SHARE or KIND:every=N, some with seconds=S",
-        "KIND: " + "; ".join(f"{kind} {what}" for kind, what in faults.KINDS.items()) + ". One request asks for one by "
-        f"the header {faults.HEADER}: KIND.",
+        "\n".join(f"  {kind:10}{what}" for kind, what in faults.KINDS.items())
+        + f"\nOne request asks for one by the header {faults.HEADER}: KIND",
     )
     group.add_argument("--fault", action="append", default=[], metavar="FAULT", help="may be given several times")
     add_scheduler_options(parser)
