@@ -103,11 +103,8 @@ def _serve_sim(args: argparse.Namespace) -> int:
         chars_per_token=args.chars_per_token,
         stream_interval=args.stream_interval,
     )
-    loop = precise_loop()
-    try:
-        return loop.run_until_complete(_serve(settings, args, serves, defaults))
-    finally:
-        loop.close()
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        return runner.run(_serve(settings, args, serves, defaults))
 
 
 async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, defaults: dict[str, Any]) -> int:

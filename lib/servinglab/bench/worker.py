@@ -34,6 +34,7 @@ from typing import Any
 
 import aiohttp
 
+from .._precise_loop import precise_loop
 from .prompts import Prompts
 from .stream import FINISHED, Piece, TokenEnds, read_answer
 
@@ -377,4 +378,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        runner.run(_main())

@@ -458,13 +458,12 @@ def serve(
         await run(wanted, host, port, started, state["stop"], drain_s=0.0)
 
     def thread() -> None:
-        loop = precise_loop()
         try:
-            loop.run_until_complete(main())
+            with asyncio.Runner(loop_factory=precise_loop) as runner:
+                runner.run(main())
         except BaseException as error:
             state["error"] = error
         finally:
-            loop.close()
             ready.set()
 
     worker = threading.Thread(target=thread, name="serve-sim", daemon=True)
