@@ -200,6 +200,22 @@ def test_no_batch_keeps_up_with_such_a_rate() -> None:
     assert "smallest" not in str(answer)
 
 
+def test_static_batches_of_answers_wait_for_the_longest() -> None:
+    """Batches that E[T] would carry and E[max T] doesn't fail without a run; those tried are judged by simulation."""
+
+    def answers(n: int, seed: int) -> sl.Workload:
+        return sl.poisson(2, n, seed, output_tokens=Geometric(50))
+
+    step = sl.AffineStep(0.02, 0.001)
+    answer = best_batch(answers, step, {"e2e_s": 60.0}, max_batch_size=32, requests=2000, max_requests=8000)
+    how = {each.settings["batch_size"]: each.how for each in answer.candidates}
+    unstable = [size for size, by in how.items() if by == "unstable"]
+    capacity = {size: size / (50 * step(size)) for size in how}
+    assert any(capacity[size] > 2 for size in unstable)
+    assert answer.choice is not None and answer.choice.how == "simulated"
+    assert answer.choice.settings["batch_size"] > max(unstable)
+
+
 # Two settings at once
 
 

@@ -268,16 +268,17 @@ def percentile_interval(values: npt.ArrayLike, q: float, confidence: float = 0.9
     The batches are as many, from 64 down to 10, as leave neighbouring batches nearly uncorrelated (lag-1 correlation
     below 1/√batches); what is left at 10 batches widens the interval as if the batches were an AR(1) series.
 
-    How often 95 % intervals held the true P99, and how often they had an upper end:
+    How often 95 % intervals held the true P99, and how often they had an upper end, in 500 runs each
+    (`benchmarks/p99_intervals.py`):
 
     | queue | n | held | had an upper end | spread of the batches' P99s instead |
     |---|---|---|---|---|
-    | M/M/1, ρ = 0.7 | 10,000 | 93 % | 8 % | 65 % |
-    | M/M/1, ρ = 0.7 | 30,000 | 92 % | 64 % | 82 % |
-    | M/M/1, ρ = 0.9 | 30,000 | 99 % | 0 % | 56 % |
-    | M/M/1, ρ = 0.9 | 100,000 | 96 % | 4 % | 65 % |
-    | static batches of 15, ρ = 0.93 | 20,000 | 97 % | 1 % | 42 % |
-    | static batches of 15, ρ = 0.93 | 100,000 | 93 % | 8 % | 58 % |
+    | M/M/1, ρ = 0.7 | 10,000 | 96 % | 5 % | 72 % |
+    | M/M/1, ρ = 0.7 | 30,000 | 95 % | 61 % | 85 % |
+    | M/M/1, ρ = 0.9 | 30,000 | 99 % | 0 % | 52 % |
+    | M/M/1, ρ = 0.9 | 100,000 | 96 % | 4 % | 63 % |
+    | static batches of 15, ρ = 0.93 | 20,000 | 98 % | 0 % | 46 % |
+    | static batches of 15, ρ = 0.93 | 100,000 | 93 % | 9 % | 59 % |
 
     The last column is why this function doesn't take the spread of batches' own percentiles (sectioning): a batch
     that saw no slow hour has no slow P99, and the longest memory is in the tail.

@@ -29,7 +29,7 @@ from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBa
 from .simulate import simulate
 from .step_time import AffineStep, StepTime
 from .token_reference import HasBlocks
-from .token_theory import max_rate_rps
+from .token_theory import max_rate_rps, static_rate_rps
 from .workload import Workload, poisson
 
 Traffic = float | Workload | Callable[[int, int], Workload]
@@ -622,7 +622,7 @@ class _Judge:
         elif self.orders_rps is not None:
             most = theory.pot_rate(seats, step.fixed_s, step.per_request_s)
         else:
-            return None
+            most = static_rate_rps(work.output_tokens, seats, step.fixed_s, step.per_request_s)
         # generated lengths have a mean of their own, and only what is far beyond it is sure
         if self.rate_rps < most * self.pots * (1 - _ROUNDING if self.orders_rps is not None else 1.05):
             return None

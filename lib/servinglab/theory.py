@@ -5,8 +5,7 @@ Models one kind of guest: arrivals are Poisson with rate λ (`rate_rps`), a batc
 open for long (the *steady state*). Chapter 1 sets these laws beside `servinglab.simulate`.
 
 Doesn't model bursts, guests who leave, answers of several tokens (`servinglab.token_theory`), or the first minutes
-after opening. Each
-function says where else its formula stops being true.
+after opening. Each function says where else its formula stops being true.
 
 The exact laws come as a `QueueLaw`: means, tails P(· > t) for a time or an array of times, and quantiles.
 Accuracy: a tail is right to about 1e-10, so a P99 to about 1e-8 of itself.
