@@ -558,7 +558,7 @@ def test_compare_names_another_version(run, saved, monkeypatch):
         ("compare A", "the following arguments are required: RUN_B"),
         ("compare A TRACE", "trace.csv isn't a run: neither a NumPy archive of servinglab, nor the folder"),
         ("compare A NOWHERE.npz", "nowhere.npz: No such file or directory"),
-        ("compare A FOLDER", "folder: Is a directory"),
+        ("compare A FOLDER", "folder isn't the folder of a load test"),
         ("compare A B --slo ttft=1", "argument --slo: 'ttft=1': NAME must be one of"),
         ("compare A B --json FOLDER", "folder is a folder, not a file to write"),
     ],

@@ -457,3 +457,51 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
             read_records(file)
     file.write_text(f"{whole}\n{whole[:40]}")  # cut off: that request will be sent again
     assert len(read_records(file)) == 1
+
+
+# --- the command that shows ------------------------------------------------------------------------------------------
+
+
+def test_show_reads_other_tools_files_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from servinglab.bench.vllm_bench import vllm_bench_fields
+    from servinglab.cli import main
+
+    (fields,) = vllm_bench_fields(made_run(*(record(k, float(k)) for k in range(5)))).values()
+    file = tmp_path / "vllm.json"
+    file.write_text(json.dumps(fields))
+    assert main(["bench", "show", str(file), "--slo", "e2e_s=2"]) == 0
+    out = capsys.readouterr().out
+    assert "vLLM bench" in out
+    assert "5 finished" in out
+    assert main(["bench", "show", str(file), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["requests"] == 5
+    assert main(["bench", "show", str(file), "--warmup-s", "1"]) == 2
+    assert main(["bench", "show", str(tmp_path)]) == 2
+    assert "it holds no run.json" in capsys.readouterr().err.splitlines()[-1]
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_file_counts(tmp_path: Path) -> None:
+    from servinglab.bench.tokens import token_ends
+
+    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers isn't installed")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"soup": 0, "salad": 1, "?": 2}, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert list(token_ends(path)("soup salad é")) == [4, 10, 12]
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ValueError, match="isn't a tokenizer"):
+        token_ends(tmp_path / "bad.json")
+
+
+def test_a_tokenizer_that_cannot_be_had_is_told_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    asked = Setup("http://127.0.0.1:9", "chat", "m", seed=1, tokenizer=str(tmp_path))
+    with pytest.raises(ImportError, match="pip install tokenizers"):
+        run_load_test(tmp_path / "run", asked, [orders(1)])
+    assert not (tmp_path / "run").exists()

@@ -375,6 +375,8 @@ def read_state(folder: Path) -> dict[str, Any]:
         If it isn't that of a load test in a format that this version knows.
     """
     file = folder / "run.json"
+    if folder.is_dir() and not file.exists():
+        raise ValueError(f"{folder} isn't the folder of a load test: it holds no run.json")
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
         known = state["format"] == FORMAT
