@@ -14,7 +14,7 @@ from typing import Any
 
 FAULTS = (
     "", "429", "500", "400", "slow_first", "hang", "cut", "malformed", "not_utf8", "disconnect", "stream_error",
-    "empty", "no_usage", "two_tokens", "no_end", "302",
+    "empty", "no_usage", "two_tokens", "no_end", "302", "drip",
 )  # fmt: skip
 
 
@@ -101,9 +101,10 @@ class StreamingServer:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         if fault == "slow_first":
             await asyncio.sleep(3600)
-        for k in range(0 if fault == "empty" else self.chunks):
-            if self.gap_s:
-                await asyncio.sleep(self.gap_s)
+        gap_s, chunks = (0.2, 1000) if fault == "drip" else (self.gap_s, 0 if fault == "empty" else self.chunks)
+        for k in range(chunks):
+            if gap_s:
+                await asyncio.sleep(gap_s)
             _send(writer, _chunk(asked, f" soup{k}", None))
             await writer.drain()
             if k == 1:

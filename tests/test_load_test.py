@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -11,16 +12,18 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 import servinglab as sl
 from servinglab.bench.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
 from servinglab.bench.prompts import Prompts
 from servinglab.bench.records import OUTCOMES, Record, read_records, record_of, to_result
-from servinglab.bench.report import LoadTest, make_report, read_load_test
+from servinglab.bench.report import SCHEMA, LoadTest, make_report, read_load_test
 from servinglab.bench.run import Setup, run_load_test
 from servinglab.bench.server import kept
 from streaming_server import StreamingServer
@@ -30,6 +33,7 @@ CALLED = {
     "": "finished", "429": "rate_limited", "500": "server_error", "400": "client_error",
     "slow_first": "first_token_timeout", "hang": "hung", "cut": "cut", "malformed": "malformed",
     "not_utf8": "not_utf8", "disconnect": "disconnected", "stream_error": "stream_error", "empty": "no_tokens",
+    "drip": "timeout",
     "no_usage": "finished", "two_tokens": "finished", "no_end": "finished", "302": "unexpected_status",
 }  # fmt: skip
 FAULTS = list(CALLED)
@@ -45,7 +49,7 @@ def orders(*limits: int) -> Stage:
 
 
 def setup(server: StreamingServer, **more: Any) -> Setup:
-    patience = {"first_token_timeout_s": 0.6, "idle_timeout_s": 0.4, "timeout_s": 5.0}
+    patience = {"first_token_timeout_s": 2.0, "idle_timeout_s": 1.5, "timeout_s": 4.0}
     return Setup(server.url, "chat", "soup-1b", seed=1, **{**patience, **more})
 
 
@@ -74,7 +78,7 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     (level,) = content["levels"]
     assert level["outcomes"] == Counter(CALLED[fault] for fault in FAULTS * 2)
     n = len(limits)
-    assert level["timeout_rate"] == 4 / n  # slow first bytes, and a hung stream
+    assert level["timeout_rate"] == 6 / n  # slow first bytes, a hung stream, and one without end
     assert level["rate_limited_rate"] == 2 / n
     assert level["failure_rate"] == pytest.approx(
         level["error_rate"] + level["timeout_rate"] + level["rate_limited_rate"]
@@ -252,7 +256,87 @@ def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.
     assert err.count("\n") == 1
 
 
+def test_an_answer_may_name_seconds_or_a_date_to_wait_until() -> None:
+    from servinglab.bench.worker import _retry_after_s
+
+    assert _retry_after_s("7") == 7.0
+    assert _retry_after_s(formatdate(time.time() + 90, usegmt=True)) == pytest.approx(90, abs=30)
+    assert _retry_after_s("soon") is None
+    assert _retry_after_s(None) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "outcome"),
+    [
+        (aiohttp.ConnectionTimeoutError(), None, "connect_timeout"),
+        (aiohttp.ClientConnectorError(None, ConnectionRefusedError()), None, "refused"),  # type: ignore[arg-type]
+        (aiohttp.ClientConnectorError(None, OSError("no route")), None, "connect_failed"),  # type: ignore[arg-type]
+        (aiohttp.ServerDisconnectedError(), None, "disconnected"),
+        (aiohttp.ClientPayloadError(), 200, "cut"),
+        (ValueError("a mistake of ours"), 200, "client_fault"),
+    ],
+)
+def test_what_the_connection_raises_has_a_name(raised: Exception, status: int | None, outcome: str) -> None:
+    from types import SimpleNamespace
+
+    from servinglab.bench.worker import _fault
+
+    if isinstance(raised, aiohttp.ClientConnectorError):
+        key = SimpleNamespace(host="x", port=1, ssl=True)
+        raised = aiohttp.ClientConnectorError(key, raised.os_error)  # type: ignore[arg-type]
+    assert _fault(raised, SimpleNamespace(status=status))[0] == outcome  # type: ignore[arg-type]
+
+
 # --- plans and prompts -----------------------------------------------------------------------------------------------
+
+
+def planned(*words: str) -> list[Stage]:
+    """The plan of a command line."""
+    from servinglab.bench.http_command import _stages, add_parser
+
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(), argparse.ArgumentParser)
+    return _stages(parser.parse_args(["bench", "http", "http://x", *words]))
+
+
+def test_the_seven_kinds_of_test() -> None:
+    (fixed,) = planned("--closed-loop", "16", "--n", "500", "--think-s", "exponential:2")
+    assert (fixed.load, fixed.unit, len(fixed.workload)) == (16, "clients", 500)
+    (rate,) = planned("--poisson", "4", "--duration-s", "120")
+    assert (rate.load, rate.unit, len(rate.workload)) == (4, "requests/s", 480)
+    assert rate.workload.prompt_tokens[0] == 512
+    levels = planned("--ramp", "1,2,4", "--stage-s", "60", "--ramp-cv", "2", "--prompt-tokens", "9")
+    assert [(level.load, len(level.workload), level.workload.prompt_tokens[0]) for level in levels] == [
+        (1, 60, 9), (2, 120, 9), (4, 240, 9),
+    ]  # fmt: skip
+    clients = planned("--ramp-clients", "1,2", "--stage-s", "60", "--n", "77")
+    assert [(level.load, len(level.workload), level.duration_s) for level in clients] == [(1, 77, 60), (2, 77, 60)]
+    (mix,) = planned("--deterministic", "4", "--n", "300", "--lengths", "mixed")
+    assert set(mix.kinds) == {"200+100", "4000+200"}
+    assert 0.1 < mix.kinds.count("4000+200") / 300 < 0.3  # 20 %, ± 4 standard errors of 2.3 %
+    (context,) = planned("--gamma", "1", "3", "--n", "5", "--lengths", "long-context")
+    assert set(context.workload.prompt_tokens) == {16_000}
+    (output,) = planned("--closed-loop", "8", "--duration-s", "30", "--lengths", "long-output")
+    assert (set(output.workload.output_tokens), output.duration_s) == ({2000}, 30)
+    (own,) = planned("--poisson", "4", "--n", "40", "--mix", "1", "10", "20", "--mix", "1", "30", "40")
+    assert set(own.kinds) == {"10+20", "30+40"}
+    (bursts,) = planned("--burst", "50", "30", "5")
+    assert (len(bursts.workload), bursts.load) == (250, 50)
+    assert sorted(set(bursts.workload.arrival_s)) == [0, 30, 60, 90, 120]
+
+
+def test_a_trace_is_replayed_at_a_speed(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": 1000 * k, "input_length": 600, "output_length": 5, "hash_ids": [1, k]} for k in range(4)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    (stage,) = planned("--trace", str(file), "--speed", "2", "--head", "3")
+    work = jobs(stage, 0, set())
+    assert [job["offset_ns"] for job in work] == [0, 5 * 10**8, 10**9]
+    assert [(job["prompt_tokens"], job["max_tokens"], job["blocks"]) for job in work] == [
+        (600, 5, [1, 0]), (600, 5, [1, 1]), (600, 5, [1, 2]),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="a trace brings its own"):
+        planned("--trace", str(file), "--prompt-tokens", "5")
 
 
 def test_a_resumed_open_loop_begins_with_its_first_request_that_is_left() -> None:
@@ -410,6 +494,16 @@ def test_a_ramps_knee_is_in_its_report() -> None:
     (most, share), *_ = report.content["knee"]["shares"]
     assert (most, share > 0.9) == (2.0, True)
     assert "knee  2, before 3" in str(report)
+
+
+def test_every_field_of_the_report_is_documented() -> None:
+    rows = [record(k, 0.1 * k, stage=k // 20, kind="ab"[k % 2]) for k in range(40)]
+    content = make_report(made_run(*rows), slo={"e2e_s": 1.0}).content
+    told = {name.strip() for names in SCHEMA for name in names.replace("levels[].", "").split(",")}
+    assert set(content) <= told | {"levels"}
+    assert set(content["levels"][0]) <= told
+    assert told - {"a spread"} <= set(content) | set(content["levels"][0])
+    json.dumps(content, allow_nan=False)
 
 
 def test_gaps_are_shared_by_the_tokens_of_a_chunk() -> None:

@@ -25,8 +25,8 @@ from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_o
 __version__ = "0.1.0"
 
 _MODULES = (
-    "catalog", "grading", "intervals", "lengths", "measured_steps", "metrics", "planning", "plots", "quiz", "streams",
-    "theory", "token_theory", "widgets", "windows",
+    "catalog", "grading", "intervals", "lengths", "load", "measured_steps", "metrics", "planning", "plots", "quiz",
+    "streams", "theory", "token_theory", "widgets", "windows",
 )  # fmt: skip
 
 __all__ = [

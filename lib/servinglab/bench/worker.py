@@ -267,8 +267,11 @@ class Worker:
         limits_ns = {name: int(self.setup[name] * 1e9) for name in ("first_token_timeout_s", "idle_timeout_s")}
         total_ns = int(self.setup["timeout_s"] * 1e9)
         while True:
-            await asyncio.sleep(WATCH_EVERY_S)
+            due_ns = now_ns() + int(WATCH_EVERY_S * 1e9)
+            await _until(due_ns)
             at_ns = now_ns()
+            if at_ns - due_ns > WATCH_EVERY_S * 1e9:
+                continue  # this process was held up, and what came meanwhile isn't read yet
             for flight in list(self.flights):
                 if flight.sent_ns is None or flight.fault is not None:
                     continue
