@@ -37,9 +37,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._checks import check_choice
 from ..result import NEVER, Result, Status
+from ..streams import chunk_gaps
+
+Floats = npt.NDArray[np.float64]
 
 OUTCOMES = {
     "finished": "a whole answer",
@@ -104,27 +108,29 @@ class Record:
         """How late the client was: sent − scheduled."""
         return None if self.sent_s is None else self.sent_s - self.scheduled_s
 
-    def gaps(self) -> list[tuple[float, int]]:
-        """Gaps between the chunks that brought tokens, each shared evenly by the tokens that came after it.
+    def gaps(self) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Gaps between the chunks that brought tokens, each shared evenly by the tokens of the later chunk.
 
         Returns
         -------
-        list of (float, int)
-            Seconds before a token, and how many tokens: k tokens in one chunk after a gap g are k gaps of g/k. Empty
-            where the tokens of the chunks aren't known.
+        gaps_s : float array
+        tokens : int64 array
+            How many share each gap: see `servinglab.streams.chunk_gaps`. Empty where the tokens of the chunks aren't
+            known.
         """
-        if self.chunk_tokens is None:
-            return []
-        found, before = [], None
-        for at_s, count in zip(self.chunk_s, self.chunk_tokens, strict=True):
-            if count:
-                if before is None:
-                    if count > 1:  # the others of the first chunk came with it
-                        found.append((0.0, count - 1))
-                else:
-                    found.append(((at_s - before) / count, count))
-                before = at_s
-        return found
+        kept = [(at_s, count) for at_s, count in zip(self.chunk_s, self.chunk_tokens or (), strict=False) if count]
+        if not kept:
+            return np.zeros(0), np.zeros(0, np.int64)
+        return chunk_gaps(*zip(*kept, strict=True))
+
+
+def pooled_gaps(records: Sequence[Record]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """The gaps of all records, ascending, and the tokens that share each."""
+    each = [record.gaps() for record in records]
+    gaps_s = np.concatenate([np.zeros(0), *(gaps for gaps, _ in each)])
+    tokens = np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in each)])
+    order = np.argsort(gaps_s, kind="stable")
+    return gaps_s[order], tokens[order]
 
 
 _FIELDS = tuple(each.name for each in fields(Record))
@@ -222,7 +228,7 @@ def to_result(
         return np.array([NEVER if at is None else round((at - opened) * 1e9) for at in times], np.int64)
 
     status = {"finished": Status.FINISHED, "rate_limited": Status.REJECTED}
-    gaps = [gap for record in rows for gap in record.gaps()]
+    gaps_s, tokens = pooled_gaps(rows)
     return Result(
         arrival_ns=ns(map(arrival, rows)),
         scheduled_ns=np.full(len(rows), NEVER, np.int64),
@@ -236,10 +242,7 @@ def to_result(
         status=np.array([status.get(record.outcome, Status.UNSERVED) for record in rows], np.uint8),
         pots=None,
         description=description or {},
-        late_gaps=(
-            np.array([round(gap * 1e9) for gap, _ in gaps], np.int64),
-            np.array([tokens for _, tokens in gaps], np.int64),
-        ),
+        late_gaps=(np.rint(gaps_s * 1e9).astype(np.int64), tokens),
         rejections={k: _why(record) for k, record in enumerate(rows) if record.outcome == "rate_limited"},
     )
 

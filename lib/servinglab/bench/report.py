@@ -35,7 +35,7 @@ from .._checks import check_number
 from ..load import Knee, Level, find_knee
 from ..metrics import SLO_NAMES, Spread, _spread, _weighted_spread, show_number
 from ..saved_runs import aligned
-from .records import OUTCOMES, TIMEOUTS, Record, read_records
+from .records import OUTCOMES, TIMEOUTS, Record, pooled_gaps, read_records
 from .run import read_state
 from .server import EVERY_S
 
@@ -314,7 +314,6 @@ def _spreads(rows: Sequence[Record]) -> dict[str, Any]:
         pairs = [(getattr(record, begin), getattr(record, end)) for record in of]
         return _spread(np.array([math.nan if None in pair else pair[1] - pair[0] for pair in pairs], np.float64))
 
-    gaps = sorted(gap for record in rows for gap in record.gaps())
     tpot = [_tpot(record) for record in rows if not (record.finished and (record.output_tokens or 2) <= 1)]
     counted = all(record.output_tokens is not None for record in rows if record.finished)
     return {
@@ -326,9 +325,7 @@ def _spreads(rows: Sequence[Record]) -> dict[str, Any]:
             "ttft_s": since("sent_s", "first_token_s"),
             "ttft_sched_s": since("scheduled_s", "first_token_s"),
             "tpot_s": _spread(np.array(tpot, np.float64)) if counted else None,
-            "itl_s": _weighted_spread(
-                np.array([gap for gap, _ in gaps], np.float64), np.array([tokens for _, tokens in gaps], np.int64)
-            ),
+            "itl_s": _weighted_spread(*pooled_gaps(rows)),
             "e2e_s": since("sent_s", "finish_s"),
             "e2e_sched_s": since("scheduled_s", "finish_s"),
         }.items()
