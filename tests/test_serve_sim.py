@@ -233,6 +233,7 @@ def test_requests_are_the_same_however_their_bytes_are_cut(cuts):
         (b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1), 413),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n", 501),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n", 400),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n-100\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000, 431),
     ],
 )

@@ -10,12 +10,14 @@ What there is: keep-alive, pipelining (one request at a time), bodies with a len
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 32 * 1024 * 1024
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,16}")
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,10 @@ class Connection(asyncio.Protocol):
     def _read_chunks(self) -> bool:
         """Move whole chunks into the body; True after the last."""
         while (line := self._buffer.find(b"\r\n")) >= 0:
-            try:
-                size = int(bytes(self._buffer[:line]).split(b";")[0], 16)
-            except ValueError:
-                raise _Refused(400, "a chunk's size is not a hexadecimal number") from None
+            digits = bytes(self._buffer[:line]).split(b";")[0].strip()
+            if not _HEXADECIMAL.fullmatch(digits):
+                raise _Refused(400, "a chunk's size is not a hexadecimal number")
+            size = int(digits, 16)
             if len(self._body) + size > MAX_BODY_BYTES:
                 raise _Refused(413, f"a body may have {MAX_BODY_BYTES} bytes")
             if size == 0:
