@@ -132,6 +132,10 @@ def test_generators(run, served, words, work):
         ("--scheduler static --batch-size 4", sl.StaticBatching(4)),
         ("--scheduler static --batch-size 4 --last never", sl.StaticBatching(4, last="never")),
         ("--scheduler dynamic --batch-size 4 --window-s 0.5", sl.DynamicBatching(4, 0.5)),
+        (
+            "--scheduler bucketed --batch-size 4 --window-s 0.5 --edges 128,512",
+            sl.LengthBucketedBatching(4, 0.5, edges=(128, 512)),
+        ),
     ],
 )
 def test_schedulers(run, served, words, scheduler):
@@ -722,6 +726,9 @@ def test_check_and_grade_are_those_of_grading(run, monkeypatch, command):
         ("simulate TRACE --scheduler static", "--scheduler static needs --batch-size"),
         ("simulate TRACE --scheduler dynamic --batch-size 4", "--scheduler dynamic needs --window-s"),
         ("simulate TRACE --batch-size 4", "--batch-size doesn't go with --scheduler continuous"),
+        ("simulate TRACE --edges 9", "--edges doesn't go with --scheduler continuous"),
+        ("simulate TRACE --scheduler bucketed --batch-size 4 --window-s 1", "--scheduler bucketed needs --edges"),
+        ("simulate TRACE --scheduler bucketed --edges 9;12", "--edges: whole numbers with commas between, not '9;12'"),
         ("simulate TRACE --scheduler static --batch-size 4 --max-num-seqs 4", "--max-num-seqs doesn't go with"),
         ("simulate TRACE --scheduler fifo", "argument --scheduler: invalid choice: 'fifo'"),
         ("simulate TRACE --max-num-seqs 0", "max_num_seqs must be a whole number >= 1; got 0"),

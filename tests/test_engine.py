@@ -266,6 +266,55 @@ def test_a_window_that_ends_behind_a_busy_pot_starts_when_the_pot_is_free():
     assert result.scheduled_s.tolist() == [0.5, 1.5, 1.5]
 
 
+def uneven(n, rate_rps, seed):
+    lengths = sl.lengths.LogNormal(100, 1000, max=4000)
+    return sl.poisson(rate_rps, n, seed, prompt_tokens=lengths, output_tokens=sl.lengths.Geometric(20))
+
+
+@pytest.mark.parametrize("pots", [1, 3])
+def test_a_bucketed_batch_is_of_one_line_and_the_oldest_ready_line_goes_first(pots):
+    rules = sl.LengthBucketedBatching(4, window_s=1.5, edges=[50, 120, 400])
+    work = uneven(400, 4.0, seed=6)
+    result = sl.reference(work, rules, sl.AffineStep(0.02, 0.002, 1e-5), pots)
+    assert result.finished.all()
+    line = np.searchsorted(rules.edges, work.prompt_tokens)  # edges end their own line
+    came, seated = result.arrival_ns, result.scheduled_ns
+    window = round(1.5e9)
+    log = result.segments
+    starts = log.start_ns[log.first_tokens > 0]  # of batches, in the order in which they were formed
+    batches = [np.flatnonzero(seated == at) for at in np.unique(starts)]
+    assert len(batches) == len(starts), "two pots never begin at once here"
+    assert {len(batch) for batch in batches} == {1, 2, 3, 4}
+    for batch in batches:
+        at, mine = seated[batch[0]], line[batch[0]]
+        assert (line[batch] == mine).all()
+        heads = {}
+        for each in range(4):
+            there = np.flatnonzero((line == each) & (came <= at) & (seated >= at))  # before this batch is taken
+            if len(there) >= 4 or (len(there) and at >= came[there[0]] + window):
+                heads[each] = there
+        assert batch.tolist() == heads[mine][:4].tolist()
+        assert mine == min(heads, key=lambda each: heads[each][0])
+
+
+def test_buckets_by_length_waste_less_padding():
+    work = uneven(2000, 30.0, seed=7)
+    step = sl.AffineStep(0.02, 0.0005, 2e-5)
+    mixed = sl.simulate(work, sl.DynamicBatching(8, 2.0), step)
+    apart = sl.reference(work, sl.LengthBucketedBatching(8, 2.0, edges=[50, 120, 400, 1000]), step)
+    wasted = [1 - work.prompt_tokens.sum() / run.segments.prefill_tokens.sum() for run in (mixed, apart)]
+    assert apart.finished.all() and wasted[1] < 0.6 * wasted[0], wasted
+    assert apart.duration_s < mixed.duration_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(), st.integers(1, 6), st.sampled_from([0.0, 0.5, 3.3]), st.booleans(), POTS)
+def test_one_bucket_for_all_is_dynamic_batching(work, size, window_s, streaming, pots):
+    step = sl.AffineStep(0.25, 0.125, 0.01)
+    bucketed = sl.reference(work, sl.LengthBucketedBatching(size, window_s, streaming, edges=[30]), step, pots)
+    assert_same(sl.simulate(work, sl.DynamicBatching(size, window_s, streaming), step, pots), bucketed)
+
+
 def test_continuous_fills_a_free_seat_at_the_next_step():
     result = served(sl.ContinuousBatching(2), [0, 0, 0.5, 0.6], [1, 3, 1, 1])
     assert result.scheduled_s.tolist() == [0, 0, 1, 2]
@@ -432,6 +481,11 @@ def test_a_small_log_changes_nothing(monkeypatch):
     (lambda: sl.StaticBatching(2, last="no"), r"last must be one of .*; got 'no'"),
     (lambda: sl.StaticBatching(2, padded=False), r"padded must be True; got False"),
     (lambda: sl.DynamicBatching(2, -0.1), r"window_s must be a finite number >= 0"),
+    (lambda: sl.LengthBucketedBatching(2, 0.1, edges=[]), r"edges must ascend and be at least one; got \(\)"),
+    (lambda: sl.LengthBucketedBatching(2, 0.1, edges=[9, 9]), r"edges must ascend and be at least one; got \(9, 9\)"),
+    (lambda: sl.LengthBucketedBatching(2, 0.1, edges=[1, 2.5]), r"edges\[1\] must be a whole number >= 0; got 2.5"),
+    (lambda: sl.LengthBucketedBatching(2, 0.1, edges=9), r"edges must be a sequence of whole numbers; got 9"),
+    (lambda: sl.LengthBucketedBatching(2, -1, edges=[9]), r"window_s must be a finite number >= 0"),
     (lambda: sl.ContinuousBatching(True), r"max_num_seqs must be a whole number >= 1; got True"),
     (lambda: sl.simulate([1, 2], sl.ContinuousBatching(1), sl.AffineStep(1, 0)), r"workload must be .*; got list"),
     (lambda: served(sl.ContinuousBatching(4, 3), [0], 1), r"max_num_batched_tokens must be a whole number >= 4; got 3"),

@@ -106,6 +106,7 @@ def test_objects_of_the_library_come_back_as_themselves(file):
         "g": own,
         "h": {"@": 1, 5: [None, True, (2, math.inf)]},
         "i": {"kind": "Blocks"},
+        "j": sl.LengthBucketedBatching(4, 0.5, edges=[128, 512]),
     }
     sl.save_run(dataclasses.replace(nobody_finished(), description=objects), file)
     again = sl.read_run(file).description

@@ -15,7 +15,7 @@ from .reference import reference
 from .result import Result, Segments, Status
 from .roofline import Roofline, roofline
 from .saved_runs import compare_runs, read_run, save_run
-from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
+from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
 from .simulate import simulate
 from .step_time import AffineStep, RoofStep
 from .token_reference import Blocks
@@ -35,6 +35,7 @@ __all__ = [
     "ContinuousBatching",
     "DynamicBatching",
     "KVCache",
+    "LengthBucketedBatching",
     "Result",
     "RoofStep",
     "Roofline",

@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     # the engine's options of one batch, of which this command tries many
-    parser.set_defaults(run=_best_batch, **dict.fromkeys(("batch_size", "window_s", "last", "max_num_seqs")))
+    parser.set_defaults(run=_best_batch, **dict.fromkeys(("batch_size", "window_s", "edges", "last", "max_num_seqs")))
     parser.set_defaults(**dict.fromkeys(TOKEN_SETTINGS))
     group = parser.add_argument_group("workload")
     group.add_argument("trace", nargs="?", metavar="TRACE", help="a file, or a name in SERVINGLAB_DATA's traces/")

@@ -17,7 +17,7 @@ from . import catalog
 from ._checks import check_number
 from .kv_cache import KVCache, kv_cache
 from .roofline import Roofline, roofline
-from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
+from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
 from .step_time import AffineStep, ClosedForm
 from .token_reference import Blocks
 
@@ -137,9 +137,12 @@ class Engine:
 
 def add_scheduler_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scheduler")
-    group.add_argument("--scheduler", choices=("static", "dynamic", "continuous"))
-    group.add_argument("--batch-size", type=int, metavar="B", help="static, dynamic: requests in a full batch")
-    group.add_argument("--window-s", type=float, metavar="S", help="dynamic: the oldest request's longest wait")
+    group.add_argument("--scheduler", choices=("static", "dynamic", "bucketed", "continuous"))
+    group.add_argument("--batch-size", type=int, metavar="B", help="all but continuous: requests in a full batch")
+    group.add_argument("--window-s", type=float, metavar="S", help="dynamic, bucketed: the oldest's longest wait")
+    group.add_argument(
+        "--edges", type=_whole_numbers, metavar="N,N", help="bucketed: the longest prompt of each line but the last"
+    )
     group.add_argument(
         "--last", choices=("full_price", "partial", "never"), help="static: the last batch if it isn't full"
     )
@@ -208,6 +211,13 @@ def _limit(text: str) -> int | str:
         return text if text == UNLIMITED else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"a whole number or {UNLIMITED}, not {text!r}") from None
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"whole numbers with commas between, not {text!r}") from None
 
 
 def _pots(text: str) -> int | str:
@@ -301,15 +311,19 @@ def _scheduler(args: argparse.Namespace, defaults: dict[str, Any]) -> Scheduler:
     own = {
         "static": ("batch_size", "last"),
         "dynamic": ("batch_size", "window_s"),
+        "bucketed": ("batch_size", "window_s", "edges"),
         "continuous": ("max_num_seqs", *TOKEN_SETTINGS),
     }
-    for name in ("batch_size", "window_s", "last", "max_num_seqs", *TOKEN_SETTINGS):
+    for name in ("batch_size", "window_s", "edges", "last", "max_num_seqs", *TOKEN_SETTINGS):
         if name not in own[kind]:
             refuse(args, [name], f"doesn't go with --scheduler {kind}")
     if kind == "continuous":
         return _continuous(args, defaults)
     if kind == "dynamic":
         return DynamicBatching(*require(args, ["batch_size", "window_s"], "--scheduler dynamic"))
+    if kind == "bucketed":
+        batch_size, window_s, edges = require(args, ["batch_size", "window_s", "edges"], "--scheduler bucketed")
+        return LengthBucketedBatching(batch_size, window_s, edges=edges)
     (batch_size,) = require(args, ["batch_size"], "--scheduler static")
     if args.last is None:
         defaults["last"] = StaticBatching.last

@@ -83,7 +83,8 @@ class PotLoop:
 
     Attributes
     ----------
-    line : deque of Order
+    lines : dict of deques of Order, by number
+        Usually one; a scheduler with a method `line_of` has as many as it needs.
     pots : list
         Those that have been needed so far, if they are endless.
     scheduled_ns : dict
@@ -105,13 +106,18 @@ class PotLoop:
     def __init__(
         self, scheduler: Scheduler, step_time: StepTime, pots: int | None, more_to_come: Callable[[], bool]
     ) -> None:
-        self.line: deque[Order] = deque()
+        self.lines: dict[int, deque[Order]] = {}
         self.pots = [] if pots is None else [_Pot(number) for number in range(pots)]
         self.scheduled_ns: dict[int, int] = {}
         self.waited_ns = 0
         self._endless = pots is None
         self._scheduler, self._step_time, self._more_to_come = scheduler, step_time, more_to_come
         self._looked = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in the lines."""
+        return sum(map(len, self.lines.values()))
 
     @property
     def cooking(self) -> bool:
@@ -122,21 +128,22 @@ class PotLoop:
         """When a step ends or the window of the line's oldest does; None if nothing happens unless a request comes."""
         instants = [pot.step_ends_ns for pot in self.pots if pot.step_ends_ns is not None]
         has_empty_pot = self._endless or any(not pot.members for pot in self.pots)
-        if isinstance(self._scheduler, DynamicBatching) and self.line and has_empty_pot:
-            instants.append(self.line[0].arrival_ns + self._scheduler.window_ns)
+        if isinstance(self._scheduler, DynamicBatching) and has_empty_pot:
+            instants += [line[0].arrival_ns + self._scheduler.window_ns for line in self.lines.values() if line]
         return min(instants, default=None)
 
     def join(self, order: Order, now: int) -> None:
         """A request comes."""
         self._look(now)
         order.arrival_ns = now
-        self.line.append(order)
+        self.lines.setdefault(self._line_of(order), deque()).append(order)
 
     def leave(self, order: Order, now: int) -> None:
         """A request that isn't done is given up; from a pot it goes after the step, if the scheduler lets it."""
         self._look(now)
-        if order in self.line:
-            self.line.remove(order)
+        line = self.lines.get(self._line_of(order), deque())
+        if order in line:
+            line.remove(order)
         order.output_tokens, order.owed = order.tokens, False
 
     def end(self, now: int) -> list[Given]:
@@ -152,13 +159,13 @@ class PotLoop:
         for pot in between:
             if not pot.members:
                 self._fill(pot, now, begun)
-        while self._endless and self.line and self._fill(new := _Pot(len(self.pots)), now, begun):
+        while self._endless and self.waiting and self._fill(new := _Pot(len(self.pots)), now, begun):
             self.pots.append(new)
         for pot in between:
             if pot.members and pot not in begun:
                 self._fill(pot, now, begun)
         for pot in begun:
-            pot.row["waiting"] = len(self.line)
+            pot.row["waiting"] = self.waiting
         return [pot.row for pot in begun]
 
     def _end_step(self, pot: _Pot, now: int) -> list[Given]:
@@ -184,15 +191,20 @@ class PotLoop:
             pot.members = [order for order in pot.members if order.alive]
         return given
 
+    def _line_of(self, order: Order) -> int:
+        return self._scheduler.line_of(order.prompt_tokens) if hasattr(self._scheduler, "line_of") else 0
+
     def _fill(self, pot: _Pot, now: int, begun: list[_Pot]) -> bool:
-        """Let as many of the line into the pot as the scheduler admits; begin a step if anyone is in it."""
-        if self.line:
+        """Let as many into the pot as the scheduler admits, from the line whose oldest came first; begin a step."""
+        for line in sorted(filter(None, self.lines.values()), key=lambda line: (line[0].arrival_ns, line[0].number)):
             places = self._scheduler.admit(
-                len(self.line), len(pot.members), self.line[0].arrival_ns, now, self._more_to_come()
+                len(line), len(pot.members), line[0].arrival_ns, now, self._more_to_come()
             )
-            if places and not pot.members:
-                pot.steps_done = 0
-            pot.members += [self.line.popleft() for _ in range(places)]
+            if places:
+                if not pot.members:
+                    pot.steps_done = 0
+                pot.members += [line.popleft() for _ in range(places)]
+                break
         if pot.members:
             self._begin_step(pot, now)
             begun.append(pot)
@@ -231,7 +243,7 @@ class PotLoop:
 
     def _look(self, now: int) -> None:
         """Count the time that the line has spent waiting up to here."""
-        self.waited_ns += len(self.line) * (now - self._looked)
+        self.waited_ns += self.waiting * (now - self._looked)
         self._looked = now
 
 

@@ -317,13 +317,13 @@ def _kinds() -> dict[str, type]:
     from .catalog import Accelerator, Model
     from .kv_cache import KVCache, MeasuredOther
     from .roofline import Roofline
-    from .schedulers import ContinuousBatching, DynamicBatching, StaticBatching
+    from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
     from .step_time import AffineStep, RoofStep
     from .token_reference import Blocks
 
     kinds = (
-        Accelerator, AffineStep, Blocks, ContinuousBatching, DynamicBatching, KVCache, MeasuredOther, Model, Roofline,
-        RoofStep, StaticBatching,
+        Accelerator, AffineStep, Blocks, ContinuousBatching, DynamicBatching, KVCache,
+        LengthBucketedBatching, MeasuredOther, Model, Roofline, RoofStep, StaticBatching,
     )  # fmt: skip
     return {kind.__name__: kind for kind in kinds}
 

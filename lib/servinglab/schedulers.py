@@ -2,7 +2,8 @@
 
 Three ways to fill a pot. *Static* waits for a full batch and *dynamic* for a full batch or the end of a window; both
 cook a batch until its longest answer is done. *Continuous* re-forms the batch at every step: who is done leaves, and
-the line fills the free seats. (Some authors call both of the last two "dynamic".)
+the line fills the free seats. (Some authors call both of the last two "dynamic".) A fourth, *length-bucketed*, is
+dynamic with a line for each range of prompt lengths, so that a batch wastes little padding.
 
 Without further settings the line is first come, first served, prompts are computed whole in a request's first step, and
 there is no budget of tokens and no limit of memory. A scheduler is then plain data plus one method, `admit`, which both
@@ -11,7 +12,10 @@ engines follow. Where tokens or blocks are counted, `servinglab.paged` has the r
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import ClassVar, Protocol
 
 from ._checks import check_choice, check_flag, check_number
@@ -129,6 +133,60 @@ class DynamicBatching:
         if waiting >= self.batch_size or now_ns >= oldest_ns + self.window_ns:
             return min(waiting, self.batch_size)
         return 0
+
+
+@dataclass(frozen=True)
+class LengthBucketedBatching(DynamicBatching):
+    """`DynamicBatching` with a line for each range of prompt lengths: a batch is formed within one line.
+
+    A line is ready when `batch_size` requests stand in it or the window of its oldest is over. An empty pot takes its
+    batch from the ready line whose oldest request came first. So no line is passed over for long; but a line that
+    few join gives small batches, and its requests wait their whole window.
+
+    Parameters
+    ----------
+    batch_size, window_s, streaming, padded
+        As in `DynamicBatching`.
+    edges : sequence of int
+        Where the ranges end, ascending, each at least 0: the first line is for prompts of at most ``edges[0]`` tokens,
+        the next for longer ones of at most ``edges[1]``, and the last for all longer than the last edge.
+
+    Examples
+    --------
+    Two short prompts and two long ones, one pot of two seats; padded to the longest in the batch:
+
+    >>> import servinglab as sl
+    >>> work = sl.Workload.from_arrivals([0.0, 0.1, 0.2, 0.3], prompt_tokens=[10, 500, 10, 500])
+    >>> step = sl.AffineStep(1.0, 0.0, per_prefill_token_s=0.001)
+    >>> mixed = sl.simulate(work, sl.DynamicBatching(2, window_s=5.0), step)
+    >>> apart = sl.reference(work, sl.LengthBucketedBatching(2, window_s=5.0, edges=[128]), step)
+    >>> [int(run.segments.prefill_tokens.sum()) for run in (mixed, apart)]
+    [2000, 1020]
+    >>> apart.scheduled_s.tolist()
+    [0.2, 1.22, 0.2, 1.22]
+    """
+
+    _: KW_ONLY
+    edges: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.edges, str) or not isinstance(self.edges, Iterable):
+            raise ValueError(f"edges must be a sequence of whole numbers; got {self.edges!r}")
+        edges = tuple(check_number(f"edges[{k}]", edge, ge=0, integer=True) for k, edge in enumerate(self.edges))
+        if not edges or any(a >= b for a, b in pairwise(edges)):
+            raise ValueError(f"edges must ascend and be at least one; got {edges}")
+        object.__setattr__(self, "edges", edges)
+
+    def line_of(self, prompt_tokens: int) -> int:
+        """The number of the line, from 0, that a prompt of this length joins.
+
+        Examples
+        --------
+        >>> [LengthBucketedBatching(8, 0.5, edges=[128, 512]).line_of(tokens) for tokens in (128, 129, 4000)]
+        [0, 1, 2]
+        """
+        return bisect_left(self.edges, prompt_tokens)
 
 
 @dataclass(frozen=True)

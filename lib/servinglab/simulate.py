@@ -20,7 +20,7 @@ from .driver import Progress, SimulationInterrupted
 from .paged import PagedScheduler
 from .reference import check_pots, check_run, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
-from .schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
+from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
 from .token_reference import HasBlocks, check_token_workload
 from .workload import Workload
@@ -53,8 +53,8 @@ def simulate(
     workload : Workload
         Who comes, when, with how long prompts and answers.
     scheduler : StaticBatching, DynamicBatching or ContinuousBatching
-        Who is in the next step. Any other object with their attributes and an `admit` method is served by the
-        reference engine, more slowly, with a warning.
+        Who is in the next step. LengthBucketedBatching, and any other object with their attributes and an `admit`
+        method, is served by the reference engine, more slowly, with a warning.
     step_time : AffineStep, RoofStep or callable
         Seconds of a step. A callable of your own is served by the reference engine too.
     pots : int or None
@@ -426,4 +426,6 @@ def _why_slow(scheduler: Scheduler, step_time: StepTime) -> str | None:
         return "the step time isn't an AffineStep or a RoofStep"
     if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
         return "the scheduler isn't one of servinglab's"
+    if isinstance(scheduler, LengthBucketedBatching):
+        return "the scheduler keeps several lines"
     return None

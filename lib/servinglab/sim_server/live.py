@@ -152,8 +152,8 @@ class LiveEngine:
     @property
     def waiting(self) -> int:
         """Requests in the line."""
-        line = self._tokens.engine.waiting if self._tokens is not None else self._loop.line
-        return len(line) + len(self._inbox)
+        waiting = len(self._tokens.engine.waiting) if self._tokens is not None else self._loop.waiting
+        return waiting + len(self._inbox)
 
     @property
     def kv_usage(self) -> float:
