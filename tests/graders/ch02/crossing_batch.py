@@ -72,6 +72,10 @@ def no_batch_is_zero(context, e):
     return _right(context, e) or 0
 
 
+def no_batch_is_infinite(context, e):
+    return _right(context, e) or math.inf
+
+
 def searches_up_to_4096(context, e):
     weights, cache, token = _times(context, e)
     return next((B for B in range(1, 4097) if B * token >= (weights + B * cache) * (1 - 1e-9)), None)
@@ -142,6 +146,7 @@ WRONG = {
     wants_computing_to_take_longer: {"edges": "don't go one further"},
     returns_the_negative_batch: {"none": "a negative batch", "property": "no batch catches up"},
     no_batch_is_zero: {"none": "return None, not 0", "property": "no batch catches up"},
+    no_batch_is_infinite: {"none": "not infinity", "property": "no batch catches up"},
     searches_up_to_4096: {"edges": "stops at some largest batch"},
     a_batch_of_zero: {"edges": "never smaller than one request"},
 }
