@@ -487,7 +487,7 @@ def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str
     if len(rows) > 1 and not warmup_s:
         found.append("no warm-up is cut: throughput counts the time in which each level fills and drains (--warmup-s)")
     if test.state["sessions"] > 1:
-        found.append(f"the run was resumed {test.state['sessions'] - 1} times: each time the server began empty")
+        found.append(f"the run was resumed, {test.state['sessions']} sessions in all: each began with an empty server")
     short = sum(
         r.output_tokens is not None and r.output_tokens < r.max_tokens and r.finish_reason == "stop" for r in finished
     )

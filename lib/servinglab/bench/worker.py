@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import re
 import sys
 import threading
@@ -351,8 +352,11 @@ def _tokenizer(path: str | None) -> TokenEnds | None:
 
 def write(message: dict[str, Any]) -> None:
     """One line to whoever started this process."""
-    sys.stdout.buffer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # it is gone: nobody is left to work for
+        os._exit(1)
 
 
 def _more_files() -> None:
