@@ -185,3 +185,30 @@ def test_a_live_component_brings_its_own_script(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("SERVINGLAB_BOOK", raising=False)
     html = plots.kitchen(RUNS)._repr_html_()
     assert "<style>" in html and "mount('[data-sl=\"kitchen\"]'" in html
+
+
+def test_a_curve_of_latencies_ends_below_one_where_some_are_endless() -> None:
+    ax = plots.latency_cdf([1.0, 2.0, np.inf, np.inf], marks=(0.25, 0.5, 0.99))
+    assert ax.lines[0].get_ydata().tolist() == [0.25, 0.5]
+    marked = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines[1:] if line.get_linestyle() == "None"]
+    assert marked == [(1.0, 0.25), (2.0, 0.5)]  # the P99 is endless
+    assert len(plots.latency_cdf({"none": [np.inf]}).lines[0].get_xdata()) == 0
+    with pytest.raises(ValueError, match="finite"):
+        plots.latency_histogram([1.0, np.inf])
+
+
+def test_a_ramp_marks_its_knee_only_where_it_has_one() -> None:
+    from servinglab.load import Level, find_knee
+
+    def level(load: float, latency_s: float) -> Level:
+        times = np.arange(0, 50, latency_s / load)
+        return Level(load, 50.0, times, np.full(len(times), latency_s), times)
+
+    levels = [level(n, max(1.0, n / 8)) for n in (4, 8, 16)]
+    top, bottom = plots.load_curve(levels, find_knee(levels), unit="clients")
+    assert [text.get_text() for text in top.texts] == ["knee 8", "X"]
+    assert top.patches[0].get_x() == 8
+    assert bottom.get_xlabel() == "load (clients)"
+    assert bottom.lines[1].get_ydata().tolist() == [1.0, 1.0, 2.0]
+    top, _ = plots.load_curve(levels[:2], find_knee(levels[:2]))
+    assert [text.get_text() for text in top.texts] == ["X", "y = λ"]

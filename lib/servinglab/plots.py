@@ -37,6 +37,7 @@ LINES: dict[str, dict[str, str]] = {
     "grey": {"color": "#777777", "linestyle": "--"},
     "purple": {"color": "#A04A86", "linestyle": "-."},
 }
+STYLE = resources.files("servinglab") / "figure.mplstyle"
 KITCHEN_ORDERS = 40  # more don't fit on a phone
 
 
@@ -49,7 +50,7 @@ def use_style() -> None:
     """
     import matplotlib.pyplot as plt
 
-    with resources.as_file(resources.files("servinglab") / "figure.mplstyle") as path:
+    with resources.as_file(STYLE) as path:
         plt.style.use(path)
     try:
         from IPython import get_ipython
@@ -370,18 +371,23 @@ def latency_cdf(
     Parameters
     ----------
     latencies_s : array, Result, or a mapping label -> one of them
+        Infinite where there was no answer: the curve then ends below 1.
     marks : sequence of float
         Fractions at which a dotted line is drawn.
     """
     ax = _axes(ax)
     curves = latencies_s if isinstance(latencies_s, Mapping) else {"": latencies_s}
     for index, (label, latency) in enumerate(curves.items()):
-        values = np.sort(_latencies(latency))
+        values = np.sort(_latencies(latency, endless=True))
         share = np.arange(1, len(values) + 1) / len(values)
+        known = np.isfinite(values)
+        tails = [(percentile(values, q), q) for q in marks]
+        values, share = values[known], share[known]
         (line,) = ax.step(values, share, where="post", marker="", linestyle=("-", "--", "-.", ":")[index % 4])
-        for q in marks:
-            ax.plot(percentile(values, q), q, linestyle="", color=line.get_color(), marker="osD^"[index % 4])
-        if label:
+        for tail, q in tails:
+            if np.isfinite(tail):
+                ax.plot(tail, q, linestyle="", color=line.get_color(), marker="osD^"[index % 4])
+        if label and len(values):
             at = int(0.75 * (len(values) - 1))
             ax.annotate(
                 label, (values[at], share[at]), xytext=(6, -10), textcoords="offset points", color=line.get_color()
@@ -552,11 +558,11 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots()[1]
 
 
-def _latencies(source: npt.ArrayLike | Result) -> npt.NDArray[np.float64]:
+def _latencies(source: npt.ArrayLike | Result, endless: bool = False) -> npt.NDArray[np.float64]:
     from .result import Result
 
     values = source.e2e_s[source.finished] if isinstance(source, Result) else np.asarray(source, np.float64)
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+    if values.ndim != 1 or not len(values) or not (~np.isnan(values) if endless else np.isfinite(values)).all():
         raise ValueError(f"latency_s must be a list of finite numbers, not empty; got {values!r}")
     return values
 

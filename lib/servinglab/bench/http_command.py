@@ -11,11 +11,10 @@ import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from .._engine_options import refuse
 from .._law_option import parse_law
@@ -463,24 +462,20 @@ def _drawn(report: Report) -> Callable[[Path], None]:
     """What draws the report: against load, or, of one level, the distribution of its latencies."""
 
     def draw(file: Path) -> None:
+        import matplotlib.style
         from matplotlib.figure import Figure
 
-        from ..plots import latency_cdf, load_curve
+        from ..plots import STYLE, latency_cdf, load_curve
 
         unit = report.content["levels"][0]["unit"]
-        figure = Figure(figsize=(6.4, 6.4) if len(report.levels) > 1 else (6.4, 4.0), layout="constrained")
-        if len(report.levels) > 1:
-            load_curve(
-                report.levels,
-                report.knee,
-                unit="1/s" if unit == "requests/s" else unit,
-                axes=figure.subplots(2, 1, sharex=True),
-            )
-        else:
-            latency = report.levels[0].latency_s
-            whole = latency[np.isfinite(latency)]
-            if len(whole):
-                latency_cdf(whole, ax=figure.subplots())
-        figure.savefig(file, format="png", dpi=150)
+        ramp = len(report.levels) > 1
+        with resources.as_file(STYLE) as style, matplotlib.style.context(style):
+            figure = Figure(figsize=(6.4, 6.4 if ramp else 4.0), layout="constrained")
+            if ramp:
+                axes = figure.subplots(2, 1, sharex=True)
+                load_curve(report.levels, report.knee, unit="1/s" if unit == "requests/s" else unit, axes=axes)
+            else:
+                latency_cdf(report.levels[0].latency_s, ax=figure.subplots())
+            figure.savefig(file, format="png", dpi=150)
 
     return draw
