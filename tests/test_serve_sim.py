@@ -605,7 +605,7 @@ def test_connections_are_accepted_again_when_the_time_is_over():
 
 
 def test_faults_by_flag_and_by_the_endpoint():
-    with running(faults=[parse_fault("500:every=3")]) as client:
+    with running(faults=["500:every=3"]) as client:
         statuses = []
         for _ in range(6):
             response = complete(client)
@@ -661,12 +661,17 @@ def test_a_fault_that_makes_no_sense_is_refused(text, message):
     [
         ({"speed": 0}, "speed must be a finite number > 0"),
         ({"max_queue": 0}, "max_queue must be a whole number >= 1; got 0"),
-        ({"faults": [parse_fault("cut")]}, "fault cut needs p= or every="),
+        ({"faults": ["cut"]}, "fault cut needs p= or every="),
+        ({"step_time": None}, "step_time must be callable"),
+        ({"scheduler": "continuous"}, "scheduler must have a method admit"),
         ({"kv": sl.Blocks(10), "pots": 2}, "pots must be 1 where tokens or blocks are counted; got 2"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_anything_listens(setting, message):
-    with pytest.raises(ValueError, match=re.escape(message)), serve(sl.ContinuousBatching(8), STEP, **setting):
+    with (
+        pytest.raises(ValueError, match=re.escape(message)),
+        serve(**{"scheduler": sl.ContinuousBatching(8), "step_time": STEP, **setting}),
+    ):
         pass
 
 

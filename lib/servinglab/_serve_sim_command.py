@@ -99,7 +99,7 @@ def _serve_sim(args: argparse.Namespace) -> int:
         output_tokens=Constant(law) if isinstance(law := args.output_tokens, float) else law,
         seed=args.seed,
         max_queue=args.max_queue,
-        faults=[faults.parse_fault(text) for text in args.fault],
+        faults=args.fault,
         chars_per_token=args.chars_per_token,
         stream_interval=args.stream_interval,
     )

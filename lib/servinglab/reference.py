@@ -295,6 +295,11 @@ def check_run(workload: Workload, scheduler: Scheduler, step_time: StepTime) -> 
             "workload must be a Workload (Workload.from_arrivals makes one of arrival times); "
             f"got {type(workload).__name__}"
         )
+    check_engine(scheduler, step_time)
+
+
+def check_engine(scheduler: Scheduler, step_time: StepTime) -> None:
+    """Refuse what isn't a scheduler or a step time."""
     if not callable(getattr(scheduler, "admit", None)):
         raise ValueError(f"scheduler must have a method admit, as ContinuousBatching(32) does; got {scheduler!r}")
     if not callable(step_time):

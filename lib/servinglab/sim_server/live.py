@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from .._checks import check_number
 from ..driver import Given
 from ..paged import Sequence
-from ..reference import Order, PotLoop, check_pots, counts_tokens
+from ..reference import Order, PotLoop, check_engine, check_pots, counts_tokens
 from ..result import NEVER
 from ..schedulers import Scheduler
 from ..step_time import StepTime
@@ -125,6 +125,7 @@ class LiveEngine:
         metrics: Metrics,
         speed: float = 1.0,
     ) -> None:
+        check_engine(scheduler, step_time)
         self.closing = False
         self._has_pool = kv is not None
         self._clock, self._metrics, self._per_s = clock, metrics, 1e9 * speed

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,8 @@ class Settings:
         Of the lengths and the faults.
     max_queue : int or None
         With so many requests in the line, others get 503. At least 1.
-    faults : sequence of Fault
+    faults : sequence of Fault or str
+        Texts are read by `servinglab.sim_server.faults.parse_fault`.
     chars_per_token : int or None
         Characters of text that count as one token; None: each word counts as one.
     stream_interval : int
@@ -72,7 +73,7 @@ class Settings:
     output_tokens: Law | None = None
     seed: int = 0
     max_queue: int | None = None
-    faults: Sequence[Fault] = field(default=())
+    faults: Sequence[Fault | str] = ()
     chars_per_token: int | None = None
     stream_interval: int = 1
 
@@ -101,7 +102,8 @@ class SimServer:
         self.url = ""
         self.metrics = Metrics(settings.model)
         self._settings = settings
-        self._faults = Faults(settings.faults, settings.seed)
+        faults = [parse_fault(fault) if isinstance(fault, str) else fault for fault in settings.faults]
+        self._faults = Faults(faults, settings.seed)
         clock = LoopClock(settings.speed)
         self._engine = LiveEngine(
             settings.scheduler, settings.step_time, settings.kv, settings.pots, clock, self.metrics, settings.speed
