@@ -470,6 +470,8 @@ def test_warm_up_and_cool_down_are_cut_by_arrival() -> None:
     assert (level["requests"], level["seconds"], level["offered_rps"]) == (4, 3.5, 4 / 3.5)
     assert level["e2e_sched_s"]["max"] == 5.0
     assert level["request_throughput"] == 3 / 3.5  # 3, 5 and 6 finished by 7
+    (level,) = make_report(made_run(*rows), warmup_s=3.5, cooldown_s=2.0, slo={"e2e_s": 2.0}).content["levels"]
+    assert (level["good_requests"], level["request_goodput"]) == (3, 3 / 3.5)  # 5, 6 and 7; but 7 finished later
     with pytest.raises(ValueError, match="no request is left"):
         make_report(made_run(*rows), warmup_s=20)
 

@@ -66,8 +66,8 @@ SCHEMA = {
     "missing ranked as infinite (null)",
     "levels[].failure_rate, error_rate, timeout_rate, rate_limited_rate": "shares of the requests: all that failed; "
     "and of these the timeouts, the 429s, and the rest",
-    "levels[].slo, good_requests, request_goodput, good_request_fraction": "with limits: requests that finished within "
-    "all of them, from the scheduled time",
+    "levels[].slo, good_requests, request_goodput, good_request_fraction": "with limits: requests that kept all, "
+    "from the scheduled time, and their share; of those that finished in the window, how many a second",
     "levels[].client": "bound: whether the client was the bottleneck; why; busy: the busiest sending process's share "
     "of a core; lag_p99_s: of the event loop",
     "levels[].server": "from its metrics: kv_cache_usage_perc mean and max (0 to 1), num_preemptions, "
@@ -294,7 +294,7 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         level |= {
             "slo": dict(slo),
             "good_requests": good,
-            "request_goodput": good / seconds,
+            "request_goodput": sum(_is_good(record, slo) for record in window.finished) / seconds,
             "good_request_fraction": good / len(rows),
         }
     level["client"] = _client(test, window, level, late_s)
