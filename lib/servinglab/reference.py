@@ -197,9 +197,7 @@ class PotLoop:
     def _fill(self, pot: _Pot, now: int, begun: list[_Pot]) -> bool:
         """Let as many into the pot as the scheduler admits, from the line whose oldest came first; begin a step."""
         for line in sorted(filter(None, self.lines.values()), key=lambda line: (line[0].arrival_ns, line[0].number)):
-            places = self._scheduler.admit(
-                len(line), len(pot.members), line[0].arrival_ns, now, self._more_to_come()
-            )
+            places = self._scheduler.admit(len(line), len(pot.members), line[0].arrival_ns, now, self._more_to_come())
             if places:
                 if not pot.members:
                     pot.steps_done = 0

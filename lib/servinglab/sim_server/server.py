@@ -261,6 +261,7 @@ class SimServer:
         )
         connection.on_lost = answer.give_up = partial(engine.leave, live)
         engine.submit(live)
+        answer.start()  # after: to the engine the request is here before its answer's head is written
 
     def _draw_length(self) -> int | None:
         law = self._settings.output_tokens
@@ -294,11 +295,15 @@ class _Answer:
         self._frames: dict[int, bytes] = {}
         self._breaks_at = tokens // 2 if self._fault in ("hang", "cut", "malformed", "utf8") else -1
         self.give_up: Callable[[], None] = lambda: None
-        if fault is not None and fault.kind == "slow":
+        self._slow_s = fault.seconds if fault is not None and fault.kind == "slow" else None
+
+    def start(self) -> None:
+        """Write the head, unless it is to be slow."""
+        if self._slow_s is not None:
             self._held = []
-            asyncio.get_running_loop().call_later(fault.seconds, self._release)
-        elif ask.stream:
-            connection.start_stream()
+            asyncio.get_running_loop().call_later(self._slow_s, self._release)
+        elif self._ask.stream:
+            self._connection.start_stream()
 
     def on_tokens(self, count: int, done: bool) -> None:
         """Tokens came from the engine."""
