@@ -47,16 +47,20 @@ class Variant:
     def shown(self) -> dict[str, str]:
         """The text of every name that a chapter may show, the answer among them.
 
+        Results have four digits, and from 1,000 on all those before the point.
+
         Examples
         --------
         >>> Variant(given={"batch": 16, "fixed_s": 0.4}, answer=22.2222).shown()
         {'batch': '16', 'fixed_s': '0.4', 'answer': '22.22'}
+        >>> Variant(given={}, answer=131_072.4).shown()
+        {'answer': '131072'}
         """
         rounded = dict(self.also)
         if not isinstance(self.answer, str):
             rounded["answer"] = self.answer
         return {name: f"{value:g}" for name, value in self.given.items()} | {
-            name: f"{value:.4g}" for name, value in rounded.items()
+            name: f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for name, value in rounded.items()
         }
 
 
