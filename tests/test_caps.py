@@ -59,6 +59,10 @@ def test_nobody_waiting_blames_no_cap():
         (lambda: tokens_held(1, [0]), r"output_tokens\[0\] must be a finite number >= 1"),
         (lambda: running_caps(0, 1, 1, 1, [1]), "max_num_seqs must be a whole number >= 1"),
         (lambda: binding_caps(sl.simulate(LINE.head(3), sl.StaticBatching(3), STEP)), "a run of ContinuousBatching"),
+        (
+            lambda: binding_caps(sl.simulate(LINE.head(3), sl.ContinuousBatching(3, 700, chunked_prefill=False), STEP)),
+            "a run with chunked_prefill",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

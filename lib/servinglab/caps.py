@@ -99,14 +99,15 @@ def binding_caps(result: Result, from_s: float = 0.0) -> dict[str, float]:
     Parameters
     ----------
     result : Result
-        A run with a log and first come, first served, of `ContinuousBatching`.
+        A run of `ContinuousBatching` with a log and with chunked prefill. (Without chunks a prompt may be too long for
+        what is left of a step's budget, and the log doesn't say so.)
     from_s : float
         Leave out what began earlier, at least 0: a run that begins empty first fills up.
 
     Raises
     ------
     ValueError
-        If the run has no log or another scheduler.
+        If the run has no log, another scheduler or no chunked prefill.
 
     Examples
     --------
@@ -123,6 +124,8 @@ def binding_caps(result: Result, from_s: float = 0.0) -> dict[str, float]:
         raise ValueError("result must have a log of steps: segments is None")
     if not isinstance(rules, ContinuousBatching):
         raise ValueError(f"result must be a run of ContinuousBatching; got {rules!r}")
+    if not rules.chunked_prefill:
+        raise ValueError(f"result must be a run with chunked_prefill; got {rules!r}")
     begins = check_number("from_s", from_s, ge=0) * 1e9
     lasts = np.where((log.waiting > 0) & (log.start_ns >= begins), log.end_ns - log.start_ns, 0)
     seats = log.running >= rules.seats
