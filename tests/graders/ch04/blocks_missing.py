@@ -63,6 +63,6 @@ WRONG = {
     rounds_to_the_nearest: {"edges": "one block more", "property": "too few"},
     goes_below_zero: {"edges": "it starts", "property": "where it starts, none is missing"},
     says_only_whether: {"basic": "not whether it starts", "edges": None, "property": None},
-    keeps_one_block_back: {"basic": None, "edges": None, "property": "too many"},
+    keeps_one_block_back: {"basic": "one too many", "edges": None, "property": "too many"},
 }
 RIGHT = [rounded_up, one_at_a_time]

@@ -39,6 +39,11 @@ def keeps_a_part_of_a_block(total_gib, utilization, weights_gib, other_gib, byte
     return max(0, left / (block_size * bytes_per_token))
 
 
+def takes_off_the_null_block(total_gib, utilization, weights_gib, other_gib, bytes_per_token, block_size):
+    left = (utilization * total_gib - weights_gib - other_gib) * GIB
+    return max(0, int(left // (block_size * bytes_per_token)) - 1)
+
+
 def goes_below_zero(total_gib, utilization, weights_gib, other_gib, bytes_per_token, block_size):
     return int((utilization * total_gib - weights_gib - other_gib) * GIB // (block_size * bytes_per_token))
 
@@ -69,6 +74,7 @@ WRONG = {
     counts_tokens: {"basic": "these are tokens", "edges": "a part of a block", "property": "too many blocks"},
     rounds_up: {"basic": "round down", "edges": "a part of a block", "property": "a part of a block is no block"},
     keeps_a_part_of_a_block: {"basic": "round down", "edges": "a part of a block", "property": "blocks are whole"},
+    takes_off_the_null_block: {"basic": "count all blocks", "edges": None, "property": "too few blocks"},
     goes_below_zero: {"edges": "there are no negative blocks"},
 }
 RIGHT = [at_once, tokens_first]

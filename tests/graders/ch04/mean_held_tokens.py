@@ -45,6 +45,11 @@ def forgets_how_long_they_run(rate_rps, tpot_s, prompt_tokens, output_tokens):
     return rate_rps * of_one_request(rate_rps, tpot_s, prompt_tokens, output_tokens)
 
 
+def counts_the_first_step_as_empty(rate_rps, tpot_s, prompt_tokens, output_tokens):
+    paid = [tpot_s * (prompt_tokens * T + T * (T - 1) / 2) for T in output_tokens]
+    return rate_rps * sum(paid) / len(paid)
+
+
 def half_of_the_longest(rate_rps, tpot_s, prompt_tokens, output_tokens):
     return _running(rate_rps, tpot_s, output_tokens) * (prompt_tokens + max(output_tokens) / 2)
 
@@ -74,6 +79,11 @@ WRONG = {
     takes_the_variance: {"basic": "this is the variance", "edges": "half of its answer", "property": None},
     of_one_request: {"basic": "this is one request", "edges": None, "property": None},
     forgets_how_long_they_run: {"basic": "Little", "edges": None, "property": None},
+    counts_the_first_step_as_empty: {
+        "basic": "half a token off",
+        "edges": "half of its answer",
+        "property": "each step",
+    },
     half_of_the_longest: {"basic": "as the longest", "edges": "squares", "property": None},
     half_of_the_median: {"basic": "half of its answer", "edges": "squares", "property": "the mean alone"},
 }

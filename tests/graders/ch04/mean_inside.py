@@ -49,6 +49,13 @@ def keeps_the_time_after(came_s, left_s, start_s, end_s):
     return sum(overlaps) / (end_s - start_s)
 
 
+def takes_zero_for_none(came_s, left_s, start_s, end_s):
+    overlaps = [
+        max(0, min(left or end_s, end_s) - max(came, start_s)) for came, left in zip(came_s, left_s, strict=True)
+    ]
+    return sum(overlaps) / (end_s - start_s)
+
+
 def averages_over_requests(came_s, left_s, start_s, end_s):
     inside = [
         sum(x <= came and (y is None or y > came) for x, y in zip(came_s, left_s, strict=True))
@@ -87,6 +94,7 @@ WRONG = {
     counts_requests: {"basic": "not the requests", "edges": None, "property": "its whole stay"},
     keeps_the_time_before: {"basic": "the time before", "edges": None, "property": "border"},
     keeps_the_time_after: {"basic": "the time after", "edges": None, "property": None},
+    takes_zero_for_none: {"edges": "ask `left is None`"},
     averages_over_requests: {"basic": "the seconds for which", "edges": None, "property": None},
 }
 RIGHT = [by_overlaps, by_counting_between_events]
