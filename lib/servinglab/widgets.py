@@ -309,7 +309,7 @@ def memory_view(card: str, model: str, weights: str, kv: str, utilization: float
             Curve("for_kv", UTILIZATIONS, tuple(max(0.0, each) for each in kv_gib), marks=True),
         ),
         picked=utilization,
-        top=1.05 * budget_gib[-1],
+        top=1.05 * max(budget_gib[-1], taken_gib),
     )
     says = (
         ("for_all", f" {budget_gib[picked]:.1f} GiB"),
