@@ -25,7 +25,7 @@ from .step_time import ClosedForm, StepTime
 from .token_reference import HasBlocks, check_token_workload
 from .workload import Workload
 
-_LAST_INSTANT_S = 9e9  # nanoseconds in 64 bits hold 9.2e9 s
+_LAST_INSTANT_S = 4.6e9  # the kernels take 2**62 ns for never
 _RECOMPUTED = 10  # times that preemptions may have a run's work done, to be far on the safe side
 _STRETCHES_NEED = {  # settings under which stretches of steps have a closed form
     "policy": "fcfs",
@@ -402,7 +402,12 @@ def _check_clock(workload: Workload, scheduler: Any, seats: int, step_time: Clos
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
     if isinstance(scheduler, ContinuousBatching):  # no longer than one by one, but for prompts computed again
         held = sum(float(np.einsum("i,i", outputs, each, dtype=np.float64)) for each in (prompts, outputs))
-        per_step = (step_time.sides_fs * np.array([answers, answers, float(prompts.sum()), held])).sum()
+        to_read = float(prompts.sum())
+        at_once = min(
+            each or np.inf for each in (scheduler.long_prefill_token_threshold, scheduler.max_num_batched_tokens)
+        )
+        steps = answers + to_read / at_once
+        per_step = (step_time.sides_fs * np.array([steps, steps, to_read, held])).sum()
         work_s = _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
     else:
         work_s = step_s * answers
