@@ -206,14 +206,14 @@ def test_offload_and_the_stage_before(chapter: str, seven: sl.Workload) -> None:
 
 
 def test_the_error_budget(chapter: str) -> None:
-    assert "two figures on the larger card, mean TTFT near minus 6 and mean end-to-end latency near minus 3" in chapter
-    missed = {row.figure: row for row in recorded() if row.met is False}
-    assert {name: round(100 * row.error) for name, row in missed.items()} == {"mean TTFT": -6, "mean E2E": -3}
-    assert all(row.subject == "RTXPRO6000_Llama-3.1-8B" for row in missed.values())
-    assert "With all lengths known all are within 3 percent" in chapter
-    assert max(abs(row.error) for row in recorded() if "known" in row.subject) < 0.03
+    assert "times of their first 100 requests come out within 2 percent" in chapter
+    runs = [row for row in recorded() if row.part == "runs"]
+    assert max(abs(row.error) for row in runs if "unknown" not in row.subject) < 0.02
+    unknown = max((row for row in runs if "unknown" in row.subject), key=lambda row: abs(row.error))
+    assert "the larger card's TTFT comes out 8 percent short" in chapter
+    assert ("PRO6000" in unknown.subject, unknown.figure, round(100 * unknown.error)) == (True, "mean TTFT", -8)
     carried = [abs(row.error) for row in recorded() if row.part == "carried"]
-    assert "miss by 16 to 39 percent" in chapter and (round(100 * min(carried)), round(100 * max(carried))) == (16, 39)
+    assert "miss by 17 to 43 percent" in chapter and (round(100 * min(carried)), round(100 * max(carried))) == (17, 43)
 
 
 def test_the_exercises_answers(chapter: str) -> None:

@@ -9,9 +9,10 @@ the same timestamps, and the fit looks for those that come out closest:
 It is a roofline for the matrices (they read weights while they compute), and attention, which reads the KV cache, after
 it; the engines know it as a `RoofStep`.
 
-The fit sees the first requests and nothing of those after them, neither their times nor their lengths. Yet later ones
-share the engine with the first until those are done. Futures stand in for them: arrivals and lengths drawn, with
-replacement, from what was seen, and two factors on their lengths, which are fitted too and held near 1.
+The fit sees the times of the first requests only. Later ones share the engine with them until they are done, so it
+matters what is known of those. When a recorded workload is served again, all arrivals and lengths are: they are the
+simulator's input. When the first requests are all there is, futures take the place of the rest: arrivals and lengths
+drawn, with replacement, from what was seen, and two factors on their lengths, which are fitted too and held near 1.
 
 What this leaves out: noise of single steps, and time outside the engine (tokenising, network): times count from when
 the engine queued a request. A mixture of experts reads more weights the more tokens a step has; that isn't in it.
@@ -20,7 +21,7 @@ the engine queued a request. A mixture of experts reads more weights the more to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -32,7 +33,6 @@ from .catalog import Accelerator, Model, accelerator
 from .measured_runs import MeasuredRun
 from .result import Result
 from .roofline import roofline
-from .schedulers import ContinuousBatching
 from .simulate import simulate
 from .step_time import AffineStep, RoofStep
 from .workload import Workload
@@ -54,7 +54,6 @@ _CONFOUNDED = 0.9
 _CLOSE = (0.3, 0.3, 0.2, 0.2, 0.1, 0.1, 0.05)  # relative widths of the search, one after another
 _CLOSER = (0.1, 0.1, 0.05)
 _LEAST = 0.2  # of its start: a coefficient near 0 is searched as if it were as large as this
-_SET_RIGHT = 4  # futures in which the fast stand-in is compared with the engine itself
 _BLOCK = 10  # requests that run together share their steps and their errors: so many count as one
 
 
@@ -76,8 +75,8 @@ class RunFit:
         Median absolute relative error of the fitted requests' ``ttft_s``, ``tpot_s`` and ``e2e_s``.
     requests : int
         Requests whose times the fit saw.
-    simulations : tuple of int
-        Runs of the engine with the run's own settings, and of its fast stand-in.
+    simulations : int
+        How often the engine was run.
     """
 
     coefficients: dict[str, float]
@@ -86,7 +85,7 @@ class RunFit:
     from_start: dict[str, float]
     error: dict[str, float]
     requests: int
-    simulations: tuple[int, int]
+    simulations: int
 
     @property
     def step(self) -> RoofStep:
@@ -162,9 +161,8 @@ def fit_run(
     *,
     requests: int = 100,
     start: Mapping[str, float] | None = None,
-    lengths: str = "seen",
+    lengths: str = "all",
     futures: int = 12,
-    rounds: int = 2,
     refits: int = 0,
     seed: int = 0,
 ) -> RunFit:
@@ -180,13 +178,11 @@ def fit_run(
         Where to begin, and where to stay in what the data can't tell: `roofline_start`. Its efficiencies are taken for
         granted: no coefficient comes out below what all of the bandwidth and FLOP/s would give. Left out: a rough
         reading of the timestamps, to which little is held.
-    lengths : {"seen", "all"}
-        ``"seen"``: nothing of later requests is known. ``"all"``: their arrivals and lengths are, as when a recorded
-        workload is served again, though not their times; no futures are drawn.
+    lengths : {"all", "seen"}
+        ``"all"``: arrivals and lengths of later requests are known, as when a recorded workload is served again, though
+        not their times. ``"seen"``: nothing of later requests is known; futures are drawn.
     futures : int
         Draws of what comes after the seen requests, at least 2.
-    rounds : int
-        Times that the fast stand-in is set right by the engine with the run's own settings, at least 1.
     refits : int
         Further fits for the standard errors, 0 or at least 5; each takes about a fifth of the fit's time.
     seed : int
@@ -207,16 +203,11 @@ def fit_run(
     and 1.5 %, under a soft L1 loss, with coefficients ≥ 0. Ten requests count as one against the start and against
     the seen requests' mean lengths, for requests that run together share their steps.
 
-    Settings that the fast engine lacks are replaced in a stand-in (asynchronous scheduling and prefix caching are
-    off), and each round adds to its residuals what the engine with the run's own settings adds at the best
-    coefficients so far ("space mapping", Bandler et al. 1994).
-
     Standard errors: the spread of refits, each to one future and to blocks of 10 requests drawn with replacement. They
     hold the noise of the search too.
     """
     requests = check_number("requests", requests, ge=20, le=len(run), integer=True)
     futures = check_number("futures", futures, ge=2, integer=True)
-    rounds = check_number("rounds", rounds, ge=1, integer=True)
     if check_number("refits", refits, ge=0, integer=True) in (1, 2, 3, 4):
         raise ValueError(f"refits must be 0 or at least 5; got {refits}")
     seed = check_number("seed", seed, ge=0, integer=True)
@@ -230,11 +221,7 @@ def fit_run(
         works = [_with_future(seen, np.random.default_rng([seed, k])) for k in range(futures)]
     begin = rough_start(seen) if start is None else dict(start)
     problem = _Problem(seen, works, begin, *((_LOOSE, _NO_FLOOR) if start is None else (_TRUST, _FLOOR)))
-    x = np.ones(problem.size)
-    for first in [True] + [False] * (rounds - 1):
-        problem.set_right(x)
-        x = problem.solve(x, _CLOSE if first else _CLOSER)
-    problem.set_right(x)
+    x = problem.solve(np.ones(problem.size), _CLOSE)
     rng = np.random.default_rng([seed, len(works)])
     return problem.report(x, [problem.refit(x, k % len(works), rng) for k in range(refits)])
 
@@ -281,27 +268,15 @@ class _Problem:
         futures = len(works) > 1
         self._spread = np.array([*trust, *([_LENGTHS_OFF] * 2 if futures else [])])
         self._floor = np.array([*floor, *([0.0] * (len(self._spread) - len(floor)))])
-        rules = seen.scheduler
-        self._stand_in = replace(rules, async_scheduling=False, prefix_caching=False, long_prefill_token_threshold=0)
-        self._exact = self._stand_in == rules
         real = {name: getattr(seen.result, name) for name in _SPREAD}
         self._known = {name: np.flatnonzero(values > 0) for name, values in real.items()}
         self._real = {name: values[self._known[name]] for name, values in real.items()}
-        self._offset = np.zeros(sum(map(len, self._known.values())))
         self._rng = np.random.default_rng(0)
-        self._runs = [0, 0]
+        self._runs = 0
 
     @property
     def size(self) -> int:
         return len(self._spread)
-
-    def set_right(self, x: Floats) -> None:
-        """Note what the engine with the run's own settings adds at `x`."""
-        if not self._exact:
-            some = range(min(_SET_RIGHT, len(self._works)))
-            added = [self._run(x, k, self._seen.scheduler) - self._fast(x, k) for k in some]
-            self._offset = np.mean(added, 0)
-            self._runs[0] += len(some)
 
     def solve(self, x: Floats, widths: Sequence[float]) -> Floats:
         return self._least(lambda x: np.mean(self._residuals(x), 0), x, widths)
@@ -311,7 +286,7 @@ class _Problem:
         blocks = np.concatenate([known // _BLOCK for known in self._known.values()])
         count = int(blocks.max()) + 1
         weight = np.sqrt(np.bincount(rng.integers(0, count, count), minlength=count)[blocks])
-        return self._least(lambda x: weight * (self._fast(x, k) + self._offset), x, _CLOSER)
+        return self._least(lambda x: weight * self._run(x, k), x, _CLOSER)
 
     def report(self, x: Floats, refits: list[Floats]) -> RunFit:
         n = len(COEFFICIENTS)
@@ -342,7 +317,7 @@ class _Problem:
                 for name, part in zip(_SPREAD, parts, strict=True)
             },
             requests=len(self._seen),
-            simulations=(self._runs[0], self._runs[1]),
+            simulations=self._runs,
         )
 
     def _least(self, residuals: Callable[[Floats], Floats], x: Floats, widths: Sequence[float]) -> Floats:
@@ -387,17 +362,14 @@ class _Problem:
 
     def _residuals(self, x: Floats) -> list[Floats]:
         """One array a future."""
-        return [self._fast(x, k) + self._offset for k in range(len(self._works))]
+        return [self._run(x, k) for k in range(len(self._works))]
 
     def _coefficients(self, x: Floats) -> dict[str, float]:
         values = np.maximum(x[: len(COEFFICIENTS)], 1e-6) * self._unit
         return dict(zip(COEFFICIENTS, values.tolist(), strict=True))
 
-    def _fast(self, x: Floats, k: int) -> Floats:
-        self._runs[1] += 1
-        return self._run(x, k, self._stand_in)
-
-    def _run(self, x: Floats, k: int, rules: ContinuousBatching) -> Floats:
+    def _run(self, x: Floats, k: int) -> Floats:
+        self._runs += 1
         work, n = self._works[k], len(self._seen)
         if len(x) > len(COEFFICIENTS):
             prompt, output = x[len(COEFFICIENTS) :]
@@ -408,7 +380,7 @@ class _Problem:
             for column, factor in zip(columns.values(), (prompt, output), strict=True):
                 column[n:] = np.maximum(1, np.rint(factor * column[n:]))
             work = Workload.from_arrivals(work.arrival_s, **columns, priority=work.priority)
-        result = simulate(work, rules, step_of(self._coefficients(x)), kv=self._seen.kv)
+        result = simulate(work, self._seen.scheduler, step_of(self._coefficients(x)), kv=self._seen.kv)
         parts = []
         for name, spread in _SPREAD.items():
             ours = getattr(result, name)[self._known[name]]
