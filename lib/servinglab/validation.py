@@ -1,9 +1,12 @@
 """How far is the simulator from real engines? The error budget behind `servinglab validate`.
 
 Each figure is computed when asked for, from the public data in the folder that SERVINGLAB_DATA names: decisions of a
-real scheduler, replayed; real runs, fitted to the times of their first requests and simulated whole; one run's coefficients carried
-to another device; published points of closed loops, predicted from others. What isn't there is named, not skipped in
-silence.
+real scheduler, replayed; real runs, fitted to the times of their first requests and simulated whole; one run's
+coefficients carried to another device; published points of closed loops, predicted from others. What isn't there is
+named, not skipped in silence.
+
+A run's recorded arrivals and lengths are the simulator's input, as any workload's are, and the limits hold for that.
+Each run is also fitted knowing nothing of what comes after the first requests, which is reported without a limit.
 """
 
 from __future__ import annotations
