@@ -3,11 +3,13 @@
 import heapq
 import math
 
+import numpy as np
+
 
 def _serve(
     arrivals_s, prompts, tokens, seats, a, b, c,
     joins=lambda came, now, end: came <= now, late=False, charged=None, read=None, into_empty=False, company=1,
-    newest=False, jump=True, silent_steps=0,
+    newest=False, jump=True, silent_steps=0, at_once=math.inf, rank=None,
 ):  # fmt: skip
     """The right loop with one part replaced."""
     n = len(tokens)
@@ -21,11 +23,13 @@ def _serve(
                 now = max(now, arrivals_s[line[min(company, len(line)) - 1]])
         end = now + a + b * (len(running) + 1)
         closed = into_empty and bool(running)
-        while line and len(running) < seats and not closed:
+        joined = 0
+        while line and len(running) < seats and not closed and joined < at_once:
             here = [k for k in line if joins(arrivals_s[k], now, end) or not jump]
             if not here:
                 break
-            k = here[-1 if newest else 0]
+            k = min(here, key=rank) if rank else here[-1 if newest else 0]
+            joined += 1
             line.remove(k)
             running.append(k)
         if late:
@@ -84,6 +88,31 @@ def serves_before_anyone_came(*args):
     return _serve(*args, jump=False)
 
 
+def lets_one_join_in_a_step(*args):
+    return _serve(*args, at_once=1)
+
+
+def stops_the_others_while_it_reads(arrivals_s, prompts, tokens, seats, a, b, c):
+    n = len(tokens)
+    line, running, left, now = list(range(n)), [], list(tokens), 0.0
+    first, finish = [0.0] * n, [0.0] * n
+    while line or running:
+        now = now if running else max(now, arrivals_s[line[0]])
+        new = [k for k in line if arrivals_s[k] <= now][: seats - len(running)]
+        line = [k for k in line if k not in new]
+        now += a + b * len(new or running) + c * sum(prompts[k] for k in new)
+        for k in new or running:
+            left[k] -= 1
+            first[k] = now if k in new else first[k]
+            finish[k] = now
+        running = [k for k in running + new if left[k]]
+    return [[x, y] for x, y in zip(first, finish, strict=True)]
+
+
+def takes_the_shortest_answer_first(arrivals_s, prompts, tokens, seats, a, b, c):
+    return _serve(arrivals_s, prompts, tokens, seats, a, b, c, rank=lambda k: (tokens[k], k))
+
+
 def returns_seconds_since_arrival(arrivals_s, *rest):
     return [[x - t, y - t] for t, (x, y) in zip(arrivals_s, _serve(arrivals_s, *rest), strict=True)]
 
@@ -94,6 +123,10 @@ def returns_the_finish_alone(*args):
 
 def in_plain_lists(*args):
     return _serve(*args)
+
+
+def in_an_array(*args):
+    return np.array(_serve(*args)).reshape(-1, 2)
 
 
 def with_a_heap_of_last_steps(arrivals_s, prompts, tokens, seats, a, b, c):
@@ -155,8 +188,13 @@ WRONG = {
     reads_the_prompt_in_every_step: {**EVERYWHERE, "alone": "in its first step only"},
     gets_no_token_from_the_prompts_step: {**EVERYWHERE, "alone": "first token"},
     serves_the_newest_first: {"leaving": "first come, first served", "property": None},
+    lets_one_join_in_a_step: {"joining": None, "leaving": "not one in a step", "edges": None, "property": None},
+    stops_the_others_while_it_reads: {
+        "joining": "no step of its own", "leaving": None, "edges": None, "property": None,
+    },
+    takes_the_shortest_answer_first: {"leaving": "first come, first served", "property": None},
     serves_before_anyone_came: {"alone": "before it came", "joining": None, "edges": None, "property": None},
     returns_seconds_since_arrival: {**EVERYWHERE, "alone": "since the arrival"},
     returns_the_finish_alone: {**EVERYWHERE, "alone": "a pair for each request"},
 }  # fmt: skip
-RIGHT = [in_plain_lists, with_a_heap_of_last_steps, with_records]
+RIGHT = [in_plain_lists, in_an_array, with_a_heap_of_last_steps, with_records]

@@ -3,6 +3,8 @@
 import math
 from collections import deque
 
+import numpy as np
+
 
 def _batches(arrivals_s, B, window_s, batch_s, due, take=None, busy=True):
     """The right loop with its clock replaced: `due(waiting, free)` says when the batch starts at the latest."""
@@ -94,6 +96,13 @@ def never_starts_at_once(arrivals_s, B, window_s, batch_s):
     return _batches(arrivals_s, B, window_s, batch_s, lambda line, free: line[0] + window_s)
 
 
+def knows_that_nobody_else_comes(arrivals_s, B, window_s, batch_s):
+    def due(line, free):
+        return line[0] + window_s if len(line) >= B else min(line[0] + window_s, line[-1])
+
+    return _batches(arrivals_s, B, window_s, batch_s, due)
+
+
 def with_slices(arrivals_s, B, window_s, batch_s):
     return _batches(arrivals_s, B, window_s, batch_s, lambda line, free: line[0] + window_s)
 
@@ -130,6 +139,11 @@ def by_place(arrivals_s, B, window_s, batch_s):
     return [list(pair) for pair in zip(starts, sizes, strict=True)]
 
 
+def in_an_array(*args):
+    """Two columns: the sizes are floats too."""
+    return np.array(_batches(*args, lambda line, free: line[0] + args[2])).reshape(-1, 2)
+
+
 EVERYWHERE = dict.fromkeys(["window", "full", "busy", "edges", "property"])
 WRONG = {
     times_from_the_last_arrival: {**EVERYWHERE, "window": "doesn't restart"},
@@ -144,6 +158,7 @@ WRONG = {
     takes_B_whoever_is_there: {**EVERYWHERE, "window": "who hasn't come yet"},
     waits_for_a_full_batch: {**EVERYWHERE, "window": "the window is over"},
     leaves_out_who_comes_at_the_last_moment: {**EVERYWHERE, "edges": "at that very moment"},
+    knows_that_nobody_else_comes: {"window": "rule 4", "full": None, "edges": None, "property": None},
     never_starts_at_once: {"edges": "an answer", "property": None},
 }  # fmt: skip
-RIGHT = [with_slices, from_event_to_event, by_place]
+RIGHT = [with_slices, from_event_to_event, by_place, in_an_array]
