@@ -864,26 +864,30 @@ def list_gaps(
     `at` says where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
     """
     row, step, used, full = at[0], at[1], at[2], len(gaps)
+    fixed, per_request, per_prefill, per_kv = side[0, 0] + HALF, side[0, 1], side[0, 2], side[0, 3]
+    fixed_2, per_request_2, per_prefill_2, per_kv_2 = side[1, 0] + HALF, side[1, 1], side[1, 2], side[1, 3]
     while row < len(start) and used < full:
-        if decode[row] == 0:
-            row += 1
-            continue
-        if even or steps[row] == 1:
-            gap = end[row] - start[row]
-            gaps[used], tokens[used] = gap if steps[row] == 1 else gap // steps[row], decode[row] * steps[row]
-            row += 1
+        count, each = steps[row], decode[row]
+        if each == 0:
+            step = count
+        elif even:
+            gaps[used], tokens[used] = (end[row] - start[row]) // count, each * count
+            step = count
             used += 1
-            continue
-        fs = side[0, 0] + side[0, 1] * charged[row] + side[0, 2] * prefill[row] + side[0, 3] * kv[row] + HALF
-        fs_2 = side[1, 0] + side[1, 1] * charged[row] + side[1, 2] * prefill[row] + side[1, 3] * kv[row] + HALF
-        more, more_2 = side[0, 3] * charged[row], side[1, 3] * charged[row]
-        until = min(steps[row], step + full - used)
-        for j in range(step, until):
-            gaps[used], tokens[used] = max(fs + j * more, fs_2 + j * more_2) // NS, decode[row]
-            used += 1
-        step = until
-        if step == steps[row]:
-            row, step = row + 1, 0
+        else:
+            n = charged[row]
+            held = kv[row] + step * n
+            fs = fixed + per_request * n + per_prefill * prefill[row] + per_kv * held
+            fs_2 = fixed_2 + per_request_2 * n + per_prefill_2 * prefill[row] + per_kv_2 * held
+            until = min(used + count - step, full)
+            step += until - used
+            for i in range(used, until):
+                gaps[i], tokens[i] = max(fs, fs_2) // NS, each
+                fs += per_kv * n
+                fs_2 += per_kv_2 * n
+            used = until
+        if step == count:
+            row, step = row + 1, np.int64(0)
     at[0], at[1], at[2] = row, step, used
 
 

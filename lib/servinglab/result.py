@@ -10,7 +10,6 @@ The log holds one row per stretch of steps with the same members, so that a mill
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -374,11 +373,13 @@ class Result:
     def to_csv(self, path: str | Path) -> None:
         """Write every request to a CSV file; an empty field stands for what never happened."""
         rows = self.rows()
-        columns = [_texts(column) for column in rows.values()]
+        line = ",".join("%.9f" if column.dtype.kind == "f" else "%s" for column in rows.values()) + "\r\n"
         with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(rows)
-            writer.writerows(zip(*columns, strict=True))
+            file.write(",".join(rows) + "\r\n")
+            for first in range(0, len(self), BLOCK):
+                columns = [column[first : first + BLOCK].tolist() for column in rows.values()]
+                text = "".join([line % row for row in zip(*columns, strict=True)])
+                file.write(text.replace("nan", ""))  # which no name contains
 
     def to_parquet(self, path: str | Path) -> None:
         """Write every request to a Parquet file.
@@ -411,9 +412,3 @@ def _difference(later_ns: Ints, earlier_ns: Ints) -> Floats:
     if NEVER in (later_ns.min(initial=0), earlier_ns.min(initial=0)):
         seconds[(later_ns == NEVER) | (earlier_ns == NEVER)] = np.nan
     return seconds
-
-
-def _texts(column: npt.NDArray[Any]) -> list[str]:
-    if column.dtype.kind == "f":
-        return ["" if np.isnan(x) else f"{x:.9f}" for x in column]
-    return [str(x) for x in column]
