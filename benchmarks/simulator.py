@@ -1,13 +1,17 @@
-"""How fast is the simulator, beside the same loop written plainly and in SimPy?
+"""How fast is the simulator, beside the same loop written plainly, in SimPy, and in sched-sim?
 
     python benchmarks/simulator.py            # ratios within this run, on one core
     python benchmarks/simulator.py --quick    # a tenth of the requests
 
 Each case is one pot under continuous batching; the chats have a budget of 2,048 tokens a step and a pool of KV blocks.
-Simulator and reference must give the same finish times before their speed counts. The SimPy loop knows neither budget
-nor blocks: it does less. Ratios, not seconds, are what to compare between machines. Times are CPU seconds of this
-process, the best of three for the simulator. SimPy (pip install simpy) is left out where absent. For other simulators
-of LLM serving, such as sched-sim on PyPI, see their own claims: they model other things, so no ratio is printed.
+Simulator and reference must give the same finish times before their speed counts. "All read" also asks for the
+histogram of gaps between tokens and for the summary with limits. Ratios, not seconds, are what to compare between
+machines. Times are CPU seconds of this process, the best of three for the simulator.
+
+SimPy and sched-sim (pip install simpy sched-sim) are left out where absent. The SimPy loop charges the same step time
+but knows neither budget nor blocks: it does less. sched-sim is a discrete-event simulator of LLM schedulers in plain
+Python; its chunked prefill serves a tenth of the other peers' requests here, with our step time, budget and pool. Its
+rules differ: it has no cap on sequences and gives one token more. "Stuck": preempted requests never came back.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ CAP = 32
 STEP = sl.AffineStep(0.4, 0.02)
 CHAT_STEP = sl.AffineStep(7e-3, 2e-5, 2e-5, 4e-8)
 PROMPT, ANSWER = 200, 100  # mean tokens of a chat
+LIMITS = {"ttft_s": 2.0, "tpot_s": 0.1}
 
 
 def simpy_loop(work: sl.Workload, cap: int, step: sl.AffineStep) -> np.ndarray:
@@ -35,7 +40,7 @@ def simpy_loop(work: sl.Workload, cap: int, step: sl.AffineStep) -> np.ndarray:
     import simpy
 
     env, line, finish = simpy.Environment(), deque(), np.zeros(len(work))
-    left, prompt = work.output_tokens.tolist(), work.prompt_tokens.tolist()
+    left, held = work.output_tokens.tolist(), work.prompt_tokens.tolist()
     bell = [env.event()]
 
     def guests():
@@ -54,8 +59,9 @@ def simpy_loop(work: sl.Workload, cap: int, step: sl.AffineStep) -> np.ndarray:
                 bell[0] = env.event()
                 yield bell[0]
                 continue
-            yield env.timeout(step(len(members), sum(prompt[request] for request in new)))
+            yield env.timeout(step(len(members), sum(held[r] for r in new), sum(held[r] for r in members)))
             for request in members:
+                held[request] += 1
                 left[request] -= 1
                 if not left[request]:
                     finish[request] = env.now
@@ -67,6 +73,34 @@ def simpy_loop(work: sl.Workload, cap: int, step: sl.AffineStep) -> np.ndarray:
     return finish
 
 
+def sched_sim_run(work: sl.Workload, scheduler: sl.ContinuousBatching, step: sl.AffineStep, kv: sl.Blocks) -> None:
+    """The same workload in sched-sim, with chunked prefill."""
+    from sched_sim.core.event_engine import Simulator
+    from sched_sim.core.request import Request
+    from sched_sim.hardware.profile import HardwareProfile
+    from sched_sim.schedulers.factory import create_scheduler
+
+    hardware = HardwareProfile()
+    chunked = create_scheduler("chunked", hardware, token_budget=scheduler.max_num_batched_tokens)
+    chunked.block_manager.total_gpu_blocks = kv.usable_blocks
+    chunked.block_manager.free_gpu_blocks = list(range(kv.usable_blocks))
+    model = chunked.latency_model
+    model.compute_prefill_step_time = lambda prompt: step(1, prompt, prompt)
+    model.compute_decode_step_time = lambda members, held: step(members, 0, held)
+    model.compute_mixed_step_time = lambda prompt, members, held: step(members + 1, prompt, held + prompt)
+    columns = (work.arrival_s.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist())
+    simulator = Simulator(hardware, chunked)
+    simulator.submit_workload(
+        [
+            Request(request_id=str(i), arrived_at=at, prompt_tokens=prompt, output_tokens=output)
+            for i, (at, prompt, output) in enumerate(zip(*columns, strict=True))
+        ]
+    )
+    simulator.run(max_duration_s=work.arrival_s[-1] + 100)
+    if any(request.completed_at is None for request in simulator.all_requests):
+        raise RuntimeError("stuck")
+
+
 def cpu_s(work: Callable[[], object], repeat: int = 3) -> float:
     best = float("inf")
     for _ in range(repeat):
@@ -74,6 +108,21 @@ def cpu_s(work: Callable[[], object], repeat: int = 3) -> float:
         work()
         best = min(best, time.process_time() - start)
     return best
+
+
+def times(peer: Callable[[], object], requests: int, ours_s: float) -> str:
+    """How many times as long a peer takes for a request."""
+    try:
+        return f"{cpu_s(peer, 1) / requests / ours_s:,.0f}"
+    except ImportError:
+        return "absent"
+    except RuntimeError as error:
+        return str(error)
+
+
+def read_all(result: sl.Result) -> None:
+    result.itl()
+    result.summary(LIMITS)
 
 
 def peak_bytes(case: str, n: int) -> float:
@@ -130,21 +179,22 @@ def main() -> None:
     n, slow_n = 1_000_000 // shrink, 10_000 // shrink
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    titles = ("requests / CPU s", "with summary", "× reference", "× SimPy", "peak B / request", "preempted")
+    titles = ("requests / CPU s", "all read", "× reference", "× SimPy", "× sched-sim", "peak B / request", "preempted")
     print(f"{'case':<28}" + "".join(f"{title:>18}" for title in titles))
     for name, (make, scheduler, step, kv) in cases().items():
         few, many = make(slow_n), make(n)
         fast, plain = (serve(few, scheduler, step, kv=kv) for serve in (sl.simulate, sl.reference))
         np.testing.assert_array_equal(fast.finish_ns, plain.finish_ns)
+        fast.summary(LIMITS)
         each = cpu_s(lambda a=(many, scheduler, step), kv=kv: sl.simulate(*a, kv=kv)) / n
-        told = cpu_s(lambda a=(many, scheduler, step), kv=kv: sl.simulate(*a, kv=kv).summary(), 1) / n
+        read = cpu_s(lambda a=(many, scheduler, step), kv=kv: read_all(sl.simulate(*a, kv=kv))) / n
         slow = cpu_s(lambda a=(few, scheduler, step), kv=kv: sl.reference(*a, kv=kv), 1) / slow_n
-        try:
-            simpy_s = cpu_s(lambda w=few, c=scheduler.seats, t=step: simpy_loop(w, c, t), 1) / slow_n
-            simpy = f"{simpy_s / each:,.0f}"
-        except ImportError:
-            simpy = "absent"
-        figures = (f"{1 / each:,.0f}", f"{1 / told:,.0f}", f"{slow / each:,.0f}", simpy)
+        simpy = times(lambda a=(few, scheduler.seats, step): simpy_loop(*a), slow_n, each)
+        peer = "no budget"
+        if kv is not None:
+            fewer = make(slow_n // 10)
+            peer = times(lambda a=(fewer, scheduler, step, kv): sched_sim_run(*a), len(fewer), each)
+        figures = (f"{1 / each:,.0f}", f"{1 / read:,.0f}", f"{slow / each:,.0f}", simpy, peer)
         memory = f"{peak_bytes(name, n):.0f}" if sys.platform == "linux" else "Linux only"
         preempted = int((sl.simulate(many, scheduler, step, kv=kv).preemptions > 0).sum())
         print(f"{name:<28}" + "".join(f"{x:>18}" for x in (*figures, memory, f"{preempted:,}")), flush=True)

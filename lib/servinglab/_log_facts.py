@@ -17,7 +17,7 @@ from .step_time import ClosedForm, StepTime
 if TYPE_CHECKING:
     from .result import Floats, Ints, Segments
 
-_LISTED = 1 << 22  # gaps in a list
+_LISTED = 1 << 20  # gaps in a list
 _COLUMNS = (
     "start_ns", "end_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "kv_tokens", "kv_blocks",
 )  # fmt: skip
