@@ -128,8 +128,39 @@ def test_the_table_says_the_steps_without_a_script() -> None:
     html = step_timeline(chat, {"<run>": run}, labels=["A", "B"])._repr_html_()
     assert "&lt;run&gt;" in html and "<run>" not in html
     assert html.count('<th scope="row">') == len(run.steps()) and "6/9" in html
-    with pytest.raises(ValueError, match="labels must be one for each of 2 requests"):
-        step_timeline(chat, {"run": run}, labels=["A"])
+    for labels in (["A"], [1, 2]):
+        with pytest.raises(ValueError, match="labels must be one string for each of 2 requests"):
+            step_timeline(chat, {"run": run}, labels=labels)
+
+
+def test_a_rejected_request_is_gone_at_once_and_an_unserved_one_never() -> None:
+    chat = sl.Workload.from_arrivals([0.0, 0.01, 0.5], prompt_tokens=[5, 60, 5], output_tokens=[6, 6, 4])
+    run = sl.simulate(chat, sl.ContinuousBatching(3, 16, max_model_len=30), STEP, kv=sl.Blocks(14, block_size=4))
+    rows = step_timeline(chat, {"run": run}).data["lanes"][0]["rows"]
+    assert [row["gone"] for row in rows] == [run.finish_s[0], 0.01, run.finish_s[2]]
+    assert set(rows[1]["states"]) == {"."}
+    waiting = sl.simulate(chat, sl.StaticBatching(2, last="never"), STEP)
+    last = step_timeline(chat, {"run": waiting}).data["lanes"][0]["rows"][2]
+    assert last["gone"] is None and set(last["states"]) <= {".", "w"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"results": []}, "results must map names or tuples to at least one run"),
+        ({"results": {"a": 1}}, "result must be a run"),
+        ({"workload": {"b": None}}, "workload must have the keys of results; it lacks 'a'"),
+        ({"workload": None}, "workload what it ran"),
+        ({"results": {(1,): None}, "sliders": "n"}, "sliders must be a sequence of names"),
+        ({"results": {(1,): None, ("x",): None}, "sliders": ["n"]}, "each slider's values must have an order"),
+        ({"start": "a"}, "start must be a key of results, with sliders"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message: str) -> None:
+    chat = sl.Workload.from_arrivals([0.0, 0.0], output_tokens=[2, 1])
+    run = sl.simulate(chat, sl.ContinuousBatching(2), STEP)
+    with pytest.raises(ValueError, match=message):
+        step_timeline(**{"workload": chat, "results": {"a": run}} | arguments)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ def step_states(result: Result, workload: Workload) -> StepStates:
     >>> states.tokens.tolist()
     [[4, 2, 1, 0, 0], [0, 2, 1, 0, 0], [0, 0, 0, 2, 1]]
     """
+    if not isinstance(result, Result) or not isinstance(workload, Workload):
+        raise ValueError(f"result must be a run, and workload what it ran; got {type(result)} and {type(workload)}")
     if result.pots != 1:
         raise ValueError(f"result must be a run on one pot; got {result.pots or 'endless'} pots")
     same_requests = (
@@ -205,12 +207,13 @@ def step_timeline(
     Returns
     -------
     Component
-        Displays itself in a notebook and in the book; where no script runs, a table of the steps.
+        Displays itself in a notebook and in the book; where no script runs, a table of the steps. A rejected request
+        has only the mark of its arrival.
 
     Raises
     ------
     ValueError
-        If there is nothing to show, too much of it, or a combination of the sliders is missing.
+        If there is nothing to show, too much of it, or a combination of the sliders or a workload is missing.
 
     Examples
     --------
@@ -222,13 +225,21 @@ def step_timeline(
     >>> step_timeline(chat, runs, sliders=["max_num_seqs"])
     step timeline: max_num_seqs 1, 2
     """
-    if not results:
-        raise ValueError("results must hold at least one run; got none")
+    if not isinstance(results, Mapping) or not results:
+        raise ValueError(f"results must map names or tuples to at least one run; got {results!r}")
+    if isinstance(sliders, str):
+        raise ValueError(f"sliders must be a sequence of names; got {sliders!r}")
+    missing = [key for key in results if isinstance(workload, Mapping) and key not in workload]
+    if missing:
+        raise ValueError(f"workload must have the keys of results; it lacks {missing[0]!r}")
     stops: list[list[Any]] = []
     if sliders:
         if any(not isinstance(key, tuple) or len(key) != len(sliders) for key in results):
             raise ValueError(f"results must be keyed by tuples of {len(sliders)} values; got {list(results)[:3]}")
-        stops = [sorted({key[place] for key in results}) for place in range(len(sliders))]
+        try:
+            stops = [sorted({key[place] for key in results}) for place in range(len(sliders))]
+        except TypeError:
+            raise ValueError(f"each slider's values must have an order; got {list(results)[:3]}") from None
         missing = [key for key in product(*stops) if key not in results]
         if missing:
             raise ValueError(f"results must hold a run for every combination of {list(sliders)}; it lacks {missing[0]}")
@@ -265,9 +276,10 @@ def _lane(name: str, run: Result, workload: Workload, labels: Sequence[str] | No
         raise ValueError(
             f"results must be of 1 to {MOST_REQUESTS} requests and 1 to {MOST_STEPS} steps; got {n} requests, {m} steps"
         )
-    if labels is not None and len(labels) != n:
-        raise ValueError(f"labels must be one for each of {n} requests; got {len(labels)}")
+    if labels is not None and (len(labels) != n or not all(isinstance(label, str) for label in labels)):
+        raise ValueError(f"labels must be one string for each of {n} requests; got {labels!r}")
     kv = run.description.get("kv")
+    gone_ns = np.where(run.status == Status.REJECTED, run.arrival_ns, run.finish_ns)
     rows = []
     for k in range(n):
         reads = told.states[k] == PREFILLS
@@ -275,7 +287,7 @@ def _lane(name: str, run: Result, workload: Workload, labels: Sequence[str] | No
             {
                 "name": labels[k] if labels is not None else str(k + 1),
                 "arrival": run.arrival_ns[k] / 1e9,
-                "answered": run.finish_ns[k] / 1e9 if run.finish_ns[k] != NEVER else None,
+                "gone": gone_ns[k] / 1e9 if gone_ns[k] != NEVER else None,
                 "states": "".join(told.states[k]),
                 "prefill": told.tokens[k][reads].tolist(),
             }

@@ -26,7 +26,8 @@ function stretches(row, steps, duration) {
       }
     }
   }
-  if (idleFrom !== null) found.push({ kind: 'waits', from: idleFrom, to: row.answered ?? duration });
+  const until = row.gone ?? duration; // a rejected request is gone at once
+  if (idleFrom !== null && until > idleFrom) found.push({ kind: 'waits', from: idleFrom, to: until });
   return found;
 }
 
@@ -110,7 +111,7 @@ class StepLane {
     const reads = at < 0 ? 0 : rows.reduce((sum, row) => sum + (row.states[at] === 'p'
       ? row.prefill[[...row.states.slice(0, at)].filter((s) => s === 'p').length] : 0), 0);
     const waiting = at >= 0 ? count('wx')
-      : rows.filter((row) => row.arrival <= time + SVG_TINY && !row.states.split('').some((s, k) => 'pd'.includes(s) && lane.steps[k][0] <= time)).length;
+      : rows.filter((row) => row.arrival <= time + SVG_TINY && row.gone !== row.arrival && !row.states.split('').some((s, k) => 'pd'.includes(s) && lane.steps[k][0] <= time)).length;
     const values = {
       step: at < 0 ? '–' : at + 1, waiting, reads, decode: count('d'), blocks: at < 0 || !lane.blocks ? 0 : lane.blocks[at],
     };
