@@ -193,3 +193,15 @@ def test_the_errors(chapter: str) -> None:
 def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> None:
     paths = re.findall(r"(exercises/\S+\.ipynb)", chapter)
     assert paths and all((repo / path).is_file() for path in paths)
+
+
+def test_the_quiz_from_chapter_1_by_hand() -> None:
+    capacity, half, little = sl.quiz.load("ch02")[2:]
+    for v in capacity.variants:
+        requests_ms = v.given["tokens"] * (v.given["fixed_ms"] + v.given["slope_ms"] * v.given["batch"])
+        assert v.answer * requests_ms / 1e3 == pytest.approx(v.given["batch"], rel=1e-12)  # ρ = 1
+    for v in half.variants:
+        step_ms = v.given["fixed_ms"] + v.given["slope_ms"] * v.answer
+        assert v.answer / step_ms == pytest.approx(0.5 / v.given["slope_ms"], rel=1e-12)
+    for v in little.variants:
+        assert v.answer / v.given["tokens_s"] == pytest.approx(v.given["tpot_ms"] / 1e3, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Numbers of chapter 2's quiz: a step's reading, a gain, the longer side; from chapter 1 half of the limit, Little."""
+"""Numbers of chapter 2's quiz: a step's reading, a gain; from chapter 1 capacity, half of the limit, Little."""
 
 from __future__ import annotations
 
@@ -43,13 +43,20 @@ def _gain(rng: np.random.Generator) -> Variant:
     )
 
 
-def _which_side(rng: np.random.Generator) -> Variant:
-    cache_us, compute_us = (int(each) for each in rng.integers(5, 61, size=2))
-    if abs(cache_us - compute_us) < 4:
-        return Variant(given={}, answer=np.inf)  # refused by `drawn`: too near to each other
+def _capacity(rng: np.random.Generator) -> Variant:
+    fixed_ms, slope_ms = int(rng.integers(40, 121)) / 10, int(rng.integers(1, 13)) / 20
+    batch, tokens = int(rng.choice([8, 12, 16, 24, 32, 48])), 10 * int(rng.integers(5, 41))
+    step_ms = fixed_ms + slope_ms * batch
+    tokens_s = 1e3 * batch / step_ms
     return Variant(
-        given={"weights_ms": int(rng.integers(20, 121)) / 10, "cache_us": cache_us, "compute_us": compute_us},
-        answer="reading" if cache_us > compute_us else "computing",
+        given={"fixed_ms": fixed_ms, "slope_ms": slope_ms, "batch": batch, "tokens": tokens},
+        answer=tokens_s / tokens,
+        wrong={
+            "one-alone": 1e3 / (step_ms * tokens),
+            "tokens": tokens_s,
+            "no-fixed-time": 1e3 / (slope_ms * tokens),
+        },
+        also={"step_ms": step_ms, "tokens_s": tokens_s},
     )
 
 
@@ -75,7 +82,7 @@ def _little(rng: np.random.Generator) -> Variant:
 QUESTIONS = (
     drawn("step-time", _step_time, seed=201, unit="ms"),
     drawn("gain", _gain, seed=202, unit="×"),
-    drawn("which-side", _which_side, seed=203, choices=("reading", "computing")),
+    drawn("capacity", _capacity, seed=203, unit="1/s"),
     drawn("half-batch", _half_batch, seed=204, unit="requests"),
     drawn("little", _little, seed=205, unit="requests"),
 )
