@@ -260,10 +260,15 @@ def step_timeline(
         ],
     }
     told = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in zip(sliders, stops, strict=True))
+    shown = lanes
+    if sliders:
+        at = start or keys[0]
+        name = ", ".join(f"{slider} {value}" for slider, value in zip(sliders, at, strict=True))
+        shown = [{**lanes[keys.index(at)], "name": name}]
     return Component(
         "steps",
         data,
-        _table([lanes[keys.index(start or keys[0])]] if sliders else lanes),
+        _table(shown),
         f"step timeline: {told or ', '.join(map(str, keys))}",
     )
 
