@@ -1,0 +1,143 @@
+"""Answers to `client_latencies`: ways to hide a wait in the client, and differently built right ones."""
+
+import heapq
+
+
+def _play(planned_s, answer_s, connections):
+    free, rows = [0.0] * connections, []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = free.index(min(free))
+        sent = max(planned, free[k])
+        free[k] = sent + answer
+        rows.append((planned, sent, sent + answer))
+    return rows
+
+
+def counts_from_the_real_send(planned_s, answer_s, connections):
+    return list(answer_s), list(answer_s)
+
+
+def counts_both_from_the_schedule(planned_s, answer_s, connections):
+    latencies = [ended - planned for planned, _, ended in _play(planned_s, answer_s, connections)]
+    return latencies, latencies
+
+
+def gives_the_delay(planned_s, answer_s, connections):
+    rows = _play(planned_s, answer_s, connections)
+    return [sent - planned for planned, sent, _ in rows], [ended - sent for _, sent, ended in rows]
+
+
+def leaves_the_late_ones_out(planned_s, answer_s, connections):
+    rows = [row for row in _play(planned_s, answer_s, connections) if row[1] == row[0]]
+    return [ended - planned for planned, _, ended in rows], [ended - sent for _, sent, ended in rows]
+
+
+def has_one_connection(planned_s, answer_s, connections):
+    return _lists(_play(planned_s, answer_s, 1))
+
+
+def _lists(rows):
+    return [ended - planned for planned, _, ended in rows], [ended - sent for _, sent, ended in rows]
+
+
+def takes_the_connection_that_is_free_last(planned_s, answer_s, connections):
+    free, rows = [0.0] * connections, []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = free.index(max(free))
+        sent = max(planned, free[k])
+        free[k] = sent + answer
+        rows.append((planned, sent, sent + answer))
+    return _lists(rows)
+
+
+def sends_early(planned_s, answer_s, connections):
+    free, rows = [0.0] * connections, []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = free.index(min(free))
+        rows.append((planned, free[k], free[k] + answer))
+        free[k] += answer
+    return _lists(rows)
+
+
+def forgets_when_the_connection_is_free(planned_s, answer_s, connections):
+    free, rows = [0.0] * connections, []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = free.index(min(free))
+        sent = max(planned, free[k])
+        free[k] = sent
+        rows.append((planned, sent, sent + answer))
+    return _lists(rows)
+
+
+def shifts_the_plan(planned_s, answer_s, connections):
+    """After a late request the next one is sent its planned gap later."""
+    free, late, rows = [0.0] * connections, 0.0, []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = free.index(min(free))
+        sent = max(planned + late, free[k])
+        late = sent - planned
+        free[k] = sent + answer
+        rows.append((planned, sent, sent + answer))
+    return _lists(rows)
+
+
+def by_a_heap(planned_s, answer_s, connections):
+    free = [0.0] * connections
+    scheduled, sent = [], []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        delay = max(0.0, heapq.heappop(free) - planned)
+        heapq.heappush(free, planned + delay + answer)
+        scheduled.append(delay + answer)
+        sent.append(answer)
+    return scheduled, sent
+
+
+def by_counting_who_is_out(planned_s, answer_s, connections):
+    ends, both = [], []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        out = sorted(end for end in ends if end > planned)
+        sent = planned if len(out) < connections else out[-connections]
+        ends.append(sent + answer)
+        both.append((sent + answer - planned, answer))
+    return tuple(list(each) for each in zip(*both, strict=True))
+
+
+WRONG = {
+    counts_from_the_real_send: {
+        "basic": "nobody waits here: count",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    counts_both_from_the_schedule: {
+        "basic": "the second list counts from",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    gives_the_delay: {
+        "basic": "this is how late the request",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    leaves_the_late_ones_out: {
+        "basic": "every request counts: leaving",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    has_one_connection: {"several": "two connections carry two", "property": "a late request goes out"},
+    takes_the_connection_that_is_free_last: {
+        "several": "two connections carry two",
+        "property": "a late request goes out",
+    },
+    sends_early: {
+        "basic": "a request isn't sent before",
+        "several": "use the connection that",
+        "property": "a connection is busy until",
+    },
+    forgets_when_the_connection_is_free: {
+        "basic": "nobody waits here: count",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    shifts_the_plan: {"basic": "send at the planned time", "property": "a late request goes out"},
+}
+RIGHT = [by_a_heap, by_counting_who_is_out]
