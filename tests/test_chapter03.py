@@ -216,3 +216,19 @@ def test_two_queues(chapter: str) -> None:
 def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> None:
     paths = re.findall(r"(exercises/\S+\.ipynb)", chapter)
     assert paths and all((repo / path).is_file() for path in paths)
+
+
+def test_the_quiz_from_earlier_chapters_by_hand() -> None:
+    prefill, load, inside = sl.quiz.load("ch03")[2:]
+    computing = 0
+    for v in prefill.variants:
+        operations = 2 * v.given["weights"] * 1e9 * v.given["prompt"]
+        compute_ms = 1e3 * operations / (v.given["tflop_s"] * 1e12)
+        computing += compute_ms > v.given["read_ms"]
+        assert v.answer == pytest.approx(max(compute_ms, v.given["read_ms"]), rel=1e-12)
+    assert 6 <= computing <= len(prefill.variants) - 6, "both sides are the longer one"
+    for v in load.variants:
+        batches_s = v.given["rate_rps"] / v.given["batch"]
+        assert v.answer == pytest.approx(batches_s * v.given["longest"] * v.given["step_ms"] / 1e3, rel=1e-12)
+    for v in inside.variants:
+        assert v.answer == pytest.approx(v.given["tokens_per_s"] * v.given["step_ms"] / 1e3, rel=1e-12)

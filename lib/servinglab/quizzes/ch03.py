@@ -1,4 +1,4 @@
-"""Numbers of chapter 3's quiz: the longest answer, a window's clock, what moved, the load with tokens, Little again."""
+"""Numbers of chapter 3's quiz: a window's clock, what moved; from earlier a prefill, the load with tokens, Little."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ import math
 import numpy as np
 
 from servinglab.quiz import Variant, drawn
-
-
-def _longest(rng: np.random.Generator) -> Variant:
-    step_ms = int(rng.integers(5, 41))
-    lengths = rng.choice(np.arange(5, 301, 5), size=4, replace=False).tolist()
-    names = ("first", "second", "third", "fourth")
-    return Variant(
-        given={"step_ms": step_ms, **dict(zip(names, lengths, strict=True))},
-        answer=step_ms * max(lengths),
-        wrong={
-            "own-length": step_ms * min(lengths),
-            "mean-length": step_ms * sum(lengths) / 4,
-            "one-after-the-other": step_ms * sum(lengths),
-        },
-        also={"longest": max(lengths)},
-    )
 
 
 def _window(rng: np.random.Generator) -> Variant:
@@ -63,6 +47,24 @@ def _moved(rng: np.random.Generator) -> Variant:
     )  # fmt: skip
 
 
+def _prefill(rng: np.random.Generator) -> Variant:
+    weights = int(rng.integers(3, 33))
+    tflop_s, tb_s = (int(each) for each in rng.choice([(150, 1), (300, 2), (400, 2), (600, 3), (800, 4)]))
+    read_ms = round(2 * weights / tb_s, 1)
+    prompt = 16 * round(2 ** float(rng.uniform(1, 7)))  # on either side of the ridge
+    compute_ms = 2 * weights * prompt / tflop_s
+    return Variant(
+        given={"prompt": prompt, "weights": weights, "read_ms": read_ms, "tflop_s": tflop_s},
+        answer=max(read_ms, compute_ms),
+        wrong={
+            "decode-steps": prompt * read_ms,
+            "shorter-side": min(read_ms, compute_ms),
+            "sum": read_ms + compute_ms,
+        },
+        also={"compute_ms": compute_ms},
+    )
+
+
 def _load(rng: np.random.Generator) -> Variant:
     batch, step_ms = int(rng.choice([4, 8, 16, 32])), int(rng.integers(6, 31))
     mean = int(rng.integers(4, 41)) * 10
@@ -91,9 +93,9 @@ def _inside(rng: np.random.Generator) -> Variant:
 
 
 QUESTIONS = (
-    drawn("longest", _longest, seed=301, unit="ms", tolerance=0.005),
     drawn("window", _window, seed=302, unit="s", tolerance=0.005),
     drawn("moved", _moved, seed=303, choices=("fuller", "faster", "busier")),
+    drawn("prefill", _prefill, seed=301, unit="ms"),
     drawn("load", _load, seed=304, unit=""),
     drawn("inside", _inside, seed=305, unit="requests"),
 )
