@@ -1,4 +1,4 @@
-"""Numbers of chapter 4's quiz: what fits, what is held, which cap binds; and from earlier, Little and TPOT."""
+"""Numbers of chapter 4's quiz: what fits, which cap binds; and from earlier, the price of the longest, Little, TPOT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from servinglab.caps import tokens_held
 from servinglab.quiz import Variant, drawn
 
 HEAD_SIZE, BLOCK = 128, 16
@@ -35,19 +34,6 @@ def _fit(rng: np.random.Generator) -> Variant:
     )
 
 
-def _held(rng: np.random.Generator) -> Variant:
-    prompt = int(rng.integers(2, 21)) * 50
-    short = int(rng.integers(1, 8)) * 20
-    long = short + int(rng.integers(8, 41)) * 50
-    mean, held = (short + long) / 2, tokens_held(prompt, [short, long])
-    return Variant(
-        given={"prompt": prompt, "short": short, "long": long},
-        answer=held,
-        wrong={"half-way": prompt + mean / 2, "final": prompt + mean, "no-half": 2 * held - prompt},
-        also={"seen": held - prompt},
-    )
-
-
 def _cap(rng: np.random.Generator) -> Variant:
     binds = str(rng.choice(["seats", "tokens", "blocks"]))
     seats, budget = int(rng.choice([64, 128, 256])), int(rng.choice([1024, 2048, 4096]))
@@ -68,6 +54,16 @@ def _cap(rng: np.random.Generator) -> Variant:
         },
         answer=binds,
         also={"needs": needs},
+    )
+
+
+def _gain(rng: np.random.Generator) -> Variant:
+    batch, mean = int(rng.choice([8, 16, 32])), int(rng.integers(5, 41)) * 10
+    longest = int(round(mean * float(rng.uniform(1.5, 4)), -1))
+    return Variant(
+        given={"batch": batch, "longest": longest, "mean": mean},
+        answer=longest / mean,
+        wrong={"means": 1, "seats": batch, "inverted": mean / longest, "idle": 1 - mean / longest},
     )
 
 
@@ -97,8 +93,8 @@ def _tpot(rng: np.random.Generator) -> Variant:
 
 QUESTIONS = (
     drawn("fit", _fit, seed=401, unit="chats", tolerance=0),
-    drawn("held", _held, seed=402, unit="tokens", tolerance=0.01),
     drawn("cap", _cap, seed=403, choices=("seats", "tokens", "blocks")),
+    drawn("gain", _gain, seed=402, unit="×", tolerance=0.01),
     drawn("seats", _seats, seed=404, unit="tokens", tolerance=0.01),
     drawn("tpot", _tpot, seed=405, unit="ms", tolerance=0.005),
 )
