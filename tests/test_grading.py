@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from servinglab.grading import Limits, SandboxError, check_main, grade_main, grade_one
 from servinglab.grading.build import build, build_solution, make_release
-from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, plain, same
+from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, is_number, plain, same
 from servinglab.grading.grade import Report, check_functions
 from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
 from servinglab.grading.notebooks import NotebookError, grade_id, notes, read_notebook, restore
@@ -901,6 +901,14 @@ def test_hidden_messages_hold_no_input_and_no_number():
 )
 def test_equality_is_that_of_plain_values(got, want, equal):
     assert same(plain(got), want) is equal
+
+
+@pytest.mark.parametrize(("value", "number"), [(3.0, True), (3, True), (True, False), ("3", False), ([3.0], False)])
+def test_an_array_without_dimensions_is_what_it_holds(value, number):
+    got = Task(lambda: np.array(value), "f()", read="page").answer(case="a case")
+    assert is_number(got) is number
+    assert same(got, value)
+    assert is_number(plain([np.array(value)])[0]) is number
 
 
 def test_objects_with_ideas_of_their_own_are_no_answers():

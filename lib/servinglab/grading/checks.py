@@ -183,7 +183,7 @@ class Task:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with numpy scalars turned into numbers; refuse any object that is not plain data.
+    """Return `value` with numpy scalars and 0-d arrays turned into numbers; refuse any object that is not plain data.
 
     Raises
     ------
@@ -193,8 +193,8 @@ def plain(value: Any) -> Any:
     Examples
     --------
     >>> import numpy as np
-    >>> plain([np.float64(0.5), np.int64(3)])
-    [0.5, 3]
+    >>> plain([np.float64(0.5), np.int64(3), np.array(2.0)])
+    [0.5, 3, 2.0]
     """
     try:
         value = decode(encode(value))

@@ -37,8 +37,8 @@ class Opaque:
 def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int = 0) -> Any:
     """Turn a plain value into JSON; anything else into a reference made by `keep`.
 
-    Numpy scalars, fractions and decimals become Python numbers; numeric arrays keep their type, arrays of text become
-    lists.
+    Numpy scalars, arrays without dimensions, fractions and decimals become Python numbers; other numeric arrays keep
+    their type, arrays of text become lists.
 
     Examples
     --------
@@ -72,6 +72,8 @@ def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int 
             if kind is np.str_ or (kind is np.ndarray and value.dtype.kind == "U"):
                 return encode(value.tolist(), keep, depth + 1)
             if kind is np.ndarray and value.dtype.kind in "biuf":
+                if value.ndim == 0:
+                    return {"v": value.item()}
                 return {"a": value.tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
     return {"o": kind.__name__[:100], "ref": keep(value)}
 
