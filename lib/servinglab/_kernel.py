@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 try:
-    from numba import njit
+    from numba import njit as njit  # for _rules_kernel, too
 except ImportError:  # pragma: no cover - the tests run it in a child process without numba
     warnings.warn("numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2)
 

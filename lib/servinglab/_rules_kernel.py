@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ._kernel import njit  # type: ignore[attr-defined]  # numba's, or a stand-in
+from ._kernel import njit  # numba's, or a stand-in
 from .paged import PagedScheduler, prefix_keys
 from .token_reference import PREFIX_TOKENS
 from .workload import Workload
