@@ -109,9 +109,7 @@ def test_the_page_gets_every_combination_in_the_sliders_order() -> None:
     assert [each["start"] for each in data["sliders"]] == [0, 0]
     shown = step_timeline(chat, runs, sliders=["max_num_seqs", "max_num_batched_tokens"], start=(4, 16))
     assert [each["start"] for each in shown.data["sliders"]] == [1, 0]
-    assert (
-        "<strong>max_num_seqs 4, max_num_batched_tokens 16</strong>" in shown._repr_html_()
-    )  # whose steps the table has
+    assert "<strong>max_num_seqs 4, max_num_batched_tokens 16</strong>" in shown._repr_html_()
     with pytest.raises(ValueError, match=r"start must be a key of results.*\(3, 16\)"):
         step_timeline(chat, runs, sliders=["max_num_seqs", "max_num_batched_tokens"], start=(3, 16))
     assert data["duration"] == max(run.duration_s for run in runs.values())
