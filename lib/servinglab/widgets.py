@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from . import theory
 from .explorer import Chart, Curve, Rule, Slider, View, explore, short
 from .kv_cache import kv_cache
+from .metrics import percentile
+from .planning import formula_batch, gathering_batch
 from .roofline import roofline
+from .schedulers import StaticBatching
+from .simulate import simulate
+from .step_time import AffineStep
+from .workload import poisson
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
 FIXED_S = (0.2, 0.4, 0.8)
@@ -29,6 +37,12 @@ CARDS = {"RTX 4090": "rtx-4090", "L40S": "l40s", "H100": "h100-sxm", "H200": "h2
 MODELS = {"Llama-2-7B": "llama-2-7b", "Llama-3.1-8B": "llama-3.1-8b", "Qwen3-32B": "qwen3-32b"}
 UTILIZATIONS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95)
 LENGTHS = (500, 1000, 2500, 5000, 10_000, 20_000, 40_000)
+# chapter 01's pot, and what the explorer of promises tries it with
+POT = AffineStep(fixed_s=0.4, per_request_s=0.02)
+PROMISE_RATES_RPS = (8, 12, 16, 20, 24)
+PROMISES_S = (1.4, 1.6, 1.8, 2.0, 2.2, 2.6, 3.0)
+PROMISE_ORDERS = (1000, 20_000)
+PROMISE_BATCHES = tuple(range(4, 41))
 STEP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
@@ -348,3 +362,92 @@ def memory_split(card: str, model: str, weights: str) -> tuple[tuple[float, ...]
         short(each[0].weights_gib + each[0].other_gib),
         tuple(short(one.kv_gib) for one in each),
     )
+
+
+def explore_promise() -> Any:
+    """Move λ, the limit and a run's length; see the best batch by formula, by exact laws and by simulation.
+
+    Returns
+    -------
+    Component or ipywidgets.VBox
+        The first while the book is built, the second in a notebook.
+    """
+    sliders = [
+        Slider("rate", "rate", PROMISE_RATES_RPS, 20, " /s"),
+        Slider("slo", "slo", PROMISES_S, 2.0, " s"),
+        Slider("orders", "orders_run", PROMISE_ORDERS, 20_000),
+    ]
+    return explore(promise_view, sliders, title="promise_explorer")
+
+
+def promise_view(rate: float, slo: float, orders: int) -> View:
+    """P99 of static batching against the batch size in four ways, and the largest batch that each allows.
+
+    Examples
+    --------
+    >>> promise_view(20, 2.0, 20_000).says[:3]
+    (('p99_formula', ': B = 23'), ('p99_gathering', ': B = 19'), ('p99_exact', ': B = 18'))
+    """
+    paper, gathering, exact, sample = promise_curves(rate, orders)
+    formula = formula_batch(rate, POT.fixed_s, POT.per_request_s, slo)
+    answers = {
+        "p99_formula": formula.batch_size,
+        "p99_gathering": gathering_batch(rate, POT.fixed_s, POT.per_request_s, slo),
+        "p99_exact": _largest_within(exact, slo),
+        "p99_simulated": _largest_within(sample, slo),
+    }
+    known = [value for value in exact if value is not None]
+    chart = Chart(
+        title="p99_chart",
+        x_label="batch",
+        y_label="P99 (s)",
+        curves=(
+            Curve("p99_formula", PROMISE_BATCHES, paper, "grey"),
+            Curve("p99_gathering", PROMISE_BATCHES, gathering, "purple"),
+            Curve("p99_simulated", PROMISE_BATCHES, sample, "green", marks=True),
+            Curve("p99_exact", PROMISE_BATCHES, exact, "blue", marks=True),
+        ),
+        rules=(Rule("slo", slo, f"{slo:g} s"),),
+        picked=answers["p99_exact"],
+        top=max(1.3 * slo, 2 * min(known)),
+    )
+    says = tuple((name, f": B = {size}") if size else (name, ": ", "no_batch") for name, size in answers.items())
+    kept = formula.batch_size is not None and _p99(rate, POT.fixed_s, POT.per_request_s, formula.batch_size)
+    return View((chart,), says, "good" if kept and kept <= slo else "bad")
+
+
+@cache
+def promise_curves(rate_rps: float, orders: int) -> tuple[tuple[float | None, ...], ...]:
+    """P99 at each of `PROMISE_BATCHES`: on paper, of gathering with a pot always free, exact, and of a simulated run.
+
+    Examples
+    --------
+    >>> [curve[19] for curve in promise_curves(20, 20_000)[:3]]      # B = 23
+    [1.96, 2.294, 2.294]
+    """
+    paper, gathering = _promise_on_paper(rate_rps)
+    exact = _promise_exact(rate_rps)
+    work = poisson(rate_rps, orders, seed=1)
+    sample = tuple(
+        None if value is None else short(percentile(simulate(work, StaticBatching(size), POT).e2e_s, 0.99))
+        for size, value in zip(PROMISE_BATCHES, exact, strict=True)
+    )
+    return paper, gathering, exact, sample
+
+
+@cache
+def _promise_on_paper(rate_rps: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    cooking = [POT(size) for size in PROMISE_BATCHES]
+    waits = [theory.first_guest_wait(rate_rps, size) for size in PROMISE_BATCHES]
+    late = [theory.gather_quantile(0.99, rate_rps, size) for size in PROMISE_BATCHES]
+    return tuple(short(x) for x in np.add(waits, cooking)), tuple(short(x) for x in np.add(late, cooking))
+
+
+@cache
+def _promise_exact(rate_rps: float) -> tuple[float | None, ...]:
+    return tuple(_p99(rate_rps, POT.fixed_s, POT.per_request_s, size) for size in PROMISE_BATCHES)
+
+
+def _largest_within(p99_s: Sequence[float | None], limit_s: float) -> int | None:
+    kept = [size for size, value in zip(PROMISE_BATCHES, p99_s, strict=True) if value is not None and value <= limit_s]
+    return max(kept, default=None)

@@ -1,0 +1,100 @@
+"""Numbers of chapter 5's quiz: the formula, samples, two limits; and from earlier, the window and a busy pot."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from servinglab.intervals import samples_needed
+from servinglab.planning import formula_batch
+from servinglab.quiz import Variant, drawn
+from servinglab.theory import pot_rate, utilization
+
+
+def _formula(rng: np.random.Generator) -> Variant:
+    fixed, per_request = int(rng.integers(2, 9)) / 10, float(rng.choice([0.01, 0.02, 0.025, 0.04, 0.05]))
+    rate = int(rng.integers(4, 19))
+    limit, window = int(rng.integers(12, 31)) / 10, int(rng.integers(1, 11)) / 10
+    found = formula_batch(rate, fixed, per_request, limit, window)
+    assert found.by_window is not None
+    low, high = sorted([found.by_window, found.by_gathering])
+    stable = found.batch_size is not None and low >= 1
+    return Variant(
+        given={"fixed_s": fixed, "per_request_s": per_request, "rate_rps": rate, "window_s": window, "limit_s": limit},
+        answer=high if stable else 0,
+        wrong={
+            "other-branch": low if stable else 0,  # an unfit draw, which is drawn again
+            "no-wait": math.floor((limit - fixed) / per_request + 1e-9),
+            "rounds-up": high + 1,
+        },
+        also={"by_window": found.by_window, "by_gathering": found.by_gathering},
+    )
+
+
+def _samples(rng: np.random.Generator) -> Variant:
+    late, sure = float(rng.choice([0.5, 1, 2, 2.5, 4, 5])), float(rng.choice([80, 90, 95, 98, 99]))
+    q, confidence = 1 - late / 100, sure / 100
+    needed = samples_needed(0, q, confidence)
+    return Variant(
+        given={"late": late, "sure": sure},
+        answer=needed,
+        wrong={
+            "one-expected": round(100 / late),
+            "one-less": needed - 1,
+            "one-allowed": samples_needed(1, q, confidence),
+        },
+        also={"raw": math.log(1 - confidence) / math.log(q)},
+    )
+
+
+def _both(rng: np.random.Generator) -> Variant:
+    ttft, tpot = int(rng.integers(60, 96)) * 10, int(rng.integers(60, 96)) * 10
+    return Variant(
+        given={"ttft": ttft, "tpot": tpot},
+        answer=ttft + tpot - 1000,
+        wrong={"product": ttft * tpot / 1000, "smaller": min(ttft, tpot)},
+        also={"late_ttft": 1000 - ttft, "late_tpot": 1000 - tpot},
+    )
+
+
+def _window(rng: np.random.Generator) -> Variant:
+    first, window = int(rng.integers(1, 40)) / 10, int(rng.integers(8, 30)) / 10
+    second = round(first + window * rng.uniform(0.2, 0.5), 1)
+    third = round(first + window * rng.uniform(0.6, 0.9), 1)
+    return Variant(
+        given={
+            "batch": int(rng.choice([4, 8, 16])),
+            "window_s": window,
+            "first_s": first,
+            "second_s": second,
+            "third_s": third,
+        },
+        answer=round(first + window, 1),
+        wrong={"from-last": round(third + window, 1), "at-once": third},
+    )
+
+
+def _busy(rng: np.random.Generator) -> Variant:
+    fixed, per_request = int(rng.integers(2, 10)) / 10, float(rng.choice([0.01, 0.02, 0.03, 0.04]))
+    batch, rate = int(rng.integers(6, 31)), int(rng.integers(4, 23))
+    load = 100 * utilization(rate, batch, fixed, per_request)
+    return Variant(
+        given={"fixed_s": fixed, "per_request_s": per_request, "batch": batch, "rate_rps": rate},
+        answer=load if 20 < load < 99 else 0,
+        wrong={
+            "inverted": 1e4 / load if 20 < load < 99 else 0,  # an unfit draw, which is drawn again
+            "no-fixed": 100 * rate * per_request,
+            "one-by-one": 100 * rate * (fixed + per_request),
+        },
+        also={"step_s": fixed + per_request * batch, "capacity": pot_rate(batch, fixed, per_request)},
+    )
+
+
+QUESTIONS = (
+    drawn("formula", _formula, seed=501, unit="orders", tolerance=0),
+    drawn("samples", _samples, seed=502, unit="requests", tolerance=0),
+    drawn("both", _both, seed=503, unit="requests", tolerance=0),
+    drawn("window", _window, seed=504, unit="s", tolerance=0.005),
+    drawn("busy", _busy, seed=505, unit="%", tolerance=0.02),
+)
