@@ -390,7 +390,7 @@ def promise_view(rate: float, slo: float, orders: int) -> View:
     """
     paper, gathering, exact, sample = promise_curves(rate, orders)
     formula = formula_batch(rate, POT.fixed_s, POT.per_request_s, slo)
-    answers = {
+    answers: dict[str, int | None] = {
         "p99_formula": formula.batch_size,
         "p99_gathering": gathering_batch(rate, POT.fixed_s, POT.per_request_s, slo),
         "p99_exact": _largest_within(exact, slo),
@@ -411,9 +411,13 @@ def promise_view(rate: float, slo: float, orders: int) -> View:
         picked=answers["p99_exact"],
         top=max(1.3 * slo, 2 * min(known)),
     )
-    says = tuple((name, f": B = {size}") if size else (name, ": ", "no_batch") for name, size in answers.items())
-    kept = formula.batch_size is not None and _p99(rate, POT.fixed_s, POT.per_request_s, formula.batch_size)
-    return View((chart,), says, "good" if kept and kept <= slo else "bad")
+    says = [(name, f": B = {size}") if size else (name, ": ", "no_batch") for name, size in answers.items()]
+    outcome: tuple[str, ...] = ()
+    if formula.batch_size is not None:
+        then = _p99(rate, POT.fixed_s, POT.per_request_s, formula.batch_size)
+        assert then is not None  # the formula asks for a stable batch
+        outcome = (f"P99(B = {formula.batch_size}) = {then:.3g} s: ", "meets" if then <= slo else "misses")
+    return View((chart,), (*says, outcome), "good" if answers["p99_exact"] else "bad")
 
 
 @cache
