@@ -130,3 +130,21 @@ def test_the_memory_explorer_shows_the_budget_s_numbers() -> None:
 @pytest.mark.usefixtures("in_book")
 def test_the_memory_explorer_is_small() -> None:
     assert len(widgets.explore_memory()._repr_html_()) < 200_000
+
+
+def test_the_load_explorer_keeps_to_the_closed_loop_s_laws() -> None:
+    most, alone = widgets.load_limits()
+    view = widgets.load_view(32, 10, 6)
+    bound, throughput = view.charts[0].curves
+    assert bound.y[-1] == most == pytest.approx(5)
+    for n, ceiling, x, floor, mean in zip(
+        widgets.CLIENTS, bound.y, throughput.y, view.charts[1].curves[0].y, view.charts[1].curves[1].y, strict=True
+    ):
+        assert x <= 1.02 * ceiling and mean >= 0.98 * floor >= 0.98 * alone * 0.999
+        assert x * (mean + 10) == pytest.approx(n, rel=0.05), "the interactive response law"
+    assert view.charts[2].curves[1].y[-1] > 100 * widgets.closed_level(8, 0).percentile(0.99), "6/s is beyond capacity"
+
+
+@pytest.mark.usefixtures("in_book")
+def test_the_load_explorer_is_small() -> None:
+    assert len(widgets.explore_load()._repr_html_()) < 50_000

@@ -11,13 +11,16 @@ import numpy as np
 from . import theory
 from .explorer import Chart, Curve, Rule, Slider, View, explore, short
 from .kv_cache import kv_cache
+from .lengths import Exponential, Uniform
+from .load import Level, level_of
 from .metrics import percentile
 from .planning import formula_batch, gathering_batch
 from .roofline import roofline
-from .schedulers import StaticBatching
+from .schedulers import ContinuousBatching, StaticBatching
 from .simulate import simulate
 from .step_time import AffineStep
-from .workload import poisson
+from .token_theory import max_rate_rps
+from .workload import closed_loop, poisson
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
 FIXED_S = (0.2, 0.4, 0.8)
@@ -45,6 +48,13 @@ PROMISE_ORDERS = (1000, 20_000)
 PROMISE_BATCHES = tuple(range(4, 41))
 STEP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+# chapter 06's service, and the loads that its explorer tries, each for an hour
+SERVICE, SERVICE_STEP = ContinuousBatching(8, 2048), AffineStep(0.01, 0.0005, 0.00005)
+PROMPT, ANSWER = 500, Uniform(50, 150)
+CLIENTS = (1, 2, 4, 6, 8, 12, 16, 32, 64, 128)
+THINKS_S = (0, 2, 5, 10, 20)
+LOADS_RPS = (1, 2, 3, 3.5, 4, 4.25, 4.5, 4.75, 5, 5.5, 6)
+TEST_S, WARMUP_S = 3600, 60
 
 
 def explore_batch(
@@ -455,3 +465,97 @@ def _promise_exact(rate_rps: float) -> tuple[float | None, ...]:
 def _largest_within(p99_s: Sequence[float | None], limit_s: float) -> int | None:
     kept = [size for size, value in zip(PROMISE_BATCHES, p99_s, strict=True) if value is not None and value <= limit_s]
     return max(kept, default=None)
+
+
+def explore_load() -> Any:
+    """Move clients, their pause and a rate; see what a closed and an open loop show of the same service.
+
+    Returns
+    -------
+    Component or ipywidgets.VBox
+        The first while the book is built, the second in a notebook.
+    """
+    sliders = [
+        Slider("clients", "clients", CLIENTS, 8),
+        Slider("think", "think", THINKS_S, 0, " s"),
+        Slider("rate", "rate", LOADS_RPS, 4.5, " /s"),
+    ]
+    return explore(load_view, sliders, title="load_explorer")
+
+
+def load_view(clients: int, think: float, rate: float) -> View:
+    """Throughput and latency of a closed loop against its clients, and latency of an open loop against its rate.
+
+    Examples
+    --------
+    >>> load_view(8, 0, 4.5).says
+    (('closed_loop', ': 5.00/s, P99 2.4 s'), ('open_loop', ': 4.49/s, P99 5.3 s'), ('N* = 5.4',))
+    """
+    most, alone = load_limits()
+    closed, opened = [closed_level(each, think) for each in CLIENTS], [open_level(each) for each in LOADS_RPS]
+    now, then = closed_level(clients, think), open_level(rate)
+    throughput = Chart(
+        title="closed_throughput_chart",
+        x_label="clients",
+        y_label="throughput_per_s",
+        curves=(
+            Curve("bounds", CLIENTS, [short(min(most, n / (alone + think))) for n in CLIENTS], "grey"),
+            Curve("closed_loop", CLIENTS, [short(level.throughput_rps) for level in closed], "blue", marks=True),
+        ),
+        picked=clients,
+        log_x=True,
+    )
+    latency = Chart(
+        title="closed_latency_chart",
+        x_label="clients",
+        y_label="latency_s",
+        curves=(
+            Curve("bounds", CLIENTS, [short(max(alone, n / most - think)) for n in CLIENTS], "grey"),
+            Curve("mean", CLIENTS, [short(float(level.latency_s.mean())) for level in closed], "green", marks=True),
+            Curve("P99", CLIENTS, [short(level.percentile(0.99)) for level in closed], "blue", marks=True),
+        ),
+        picked=clients,
+        log_x=True,
+        log_y=True,
+    )
+    queue = Chart(
+        title="open_latency_chart",
+        x_label="rate",
+        y_label="latency_s",
+        curves=(
+            Curve("P50", LOADS_RPS, [short(level.percentile(0.5)) for level in opened], "green", marks=True),
+            Curve("P99", LOADS_RPS, [short(level.percentile(0.99)) for level in opened], "orange", marks=True),
+        ),
+        picked=rate,
+        log_y=True,
+    )
+    says = (
+        ("closed_loop", f": {now.throughput_rps:.2f}/s, P99 {now.percentile(0.99):.1f} s"),
+        ("open_loop", f": {then.throughput_rps:.2f}/s, P99 {then.percentile(0.99):.1f} s"),
+        (f"N* = {(alone + think) * most:.1f}",),
+    )
+    return View((throughput, latency, queue), says)
+
+
+def load_limits() -> tuple[float, float]:
+    """What the service can finish per second, and how long a lone request takes on average."""
+    tokens, step = ANSWER.mean, SERVICE_STEP
+    most = max_rate_rps(
+        SERVICE.max_num_seqs, tokens, step.fixed_s, step.per_request_s, step.per_prefill_token_s, PROMPT
+    )
+    return most, step(1, PROMPT) + (tokens - 1) * step(1)
+
+
+@cache
+def closed_level(clients: int, think_s: float) -> Level:
+    """An hour of so many clients, of which the first minute is cut."""
+    pause = Exponential(think_s) if think_s else 0.0
+    work = closed_loop(clients, 20_000, seed=1, think_s=pause, prompt_tokens=PROMPT, output_tokens=ANSWER)
+    return level_of(simulate(work, SERVICE, SERVICE_STEP), clients, WARMUP_S, TEST_S)
+
+
+@cache
+def open_level(rate_rps: float) -> Level:
+    """An hour of Poisson arrivals, of which the first minute is cut."""
+    work = poisson(rate_rps, round(rate_rps * TEST_S), seed=1, prompt_tokens=PROMPT, output_tokens=ANSWER)
+    return level_of(simulate(work, SERVICE, SERVICE_STEP), rate_rps, WARMUP_S, TEST_S)
