@@ -476,7 +476,7 @@ def explore_load() -> Any:
         The first while the book is built, the second in a notebook.
     """
     sliders = [
-        Slider("clients", "clients", CLIENTS, 8),
+        Slider("clients", "clients_n", CLIENTS, 8),
         Slider("think", "think", THINKS_S, 0, " s"),
         Slider("rate", "rate", LOADS_RPS, 4.5, " /s"),
     ]
@@ -496,7 +496,7 @@ def load_view(clients: int, think: float, rate: float) -> View:
     now, then = closed_level(clients, think), open_level(rate)
     throughput = Chart(
         title="closed_throughput_chart",
-        x_label="clients",
+        x_label="clients_n",
         y_label="throughput_per_s",
         curves=(
             Curve("bounds", CLIENTS, [short(min(most, n / (alone + think))) for n in CLIENTS], "grey"),
@@ -507,7 +507,7 @@ def load_view(clients: int, think: float, rate: float) -> View:
     )
     latency = Chart(
         title="closed_latency_chart",
-        x_label="clients",
+        x_label="clients_n",
         y_label="latency_s",
         curves=(
             Curve("bounds", CLIENTS, [short(max(alone, n / most - think)) for n in CLIENTS], "grey"),

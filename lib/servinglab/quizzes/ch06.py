@@ -22,14 +22,14 @@ def _saturating(rng: np.random.Generator) -> Variant:
 
 
 def _omission(rng: np.random.Generator) -> Variant:
-    gap, answer, stall = int(rng.integers(3, 9)) / 10, int(rng.integers(1, 3)) / 10, int(rng.integers(6, 21))
+    gap, normal, stall = int(rng.integers(3, 9)) / 10, int(rng.integers(1, 3)) / 10, int(rng.integers(6, 21))
     later = int(rng.integers(4, 9))
-    waits = stall + (later - 1) * answer - later * gap
+    waits = stall + (later - 1) * normal - later * gap
     return Variant(
-        given={"gap": gap, "stall": stall, "answer": answer, "later": later},
-        answer=waits + answer,
-        wrong={"from-send": answer, "delay": waits, "whole-stall": stall, "no-queue": stall - later * gap + answer},
-        also={"planned": later * gap, "ends": stall + later * answer},
+        given={"gap": gap, "stall": stall, "normal": normal, "later": later},
+        answer=waits + normal,
+        wrong={"from-send": normal, "delay": waits, "whole-stall": stall, "no-queue": stall - later * gap + normal},
+        also={"planned": later * gap, "ends": stall + later * normal},
     )
 
 
