@@ -2,9 +2,9 @@
 
 PYTHON ?= python3
 
-.PHONY: help book test exercises grade format lock clean env
+.PHONY: help book test exercises grade format lock clean env engines
 
-help book test exercises grade format lock clean env:
+help book test exercises grade format lock clean env engines:
 	@$(PYTHON) tools/bootstrap.py $@ $(ARGS)
 
 .DEFAULT_GOAL := help

@@ -19,6 +19,8 @@ STAMP = VENV / "servinglab.stamp"
 LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
 SUPPORTED = ((3, 13), (3, 12), (3, 11))  # the order in which to look for one
+LOCKED = ("dev", "bench")  # the extras that every environment has
+ENGINES = "openvino"  # the extra that `make engines` adds
 WINDOWS = os.name == "nt"
 
 HELP = """\
@@ -30,6 +32,7 @@ make format      format the code as `make test` asks for it
 make lock        resolve requirements.lock again from pyproject.toml (needs uv)
 make clean       remove what the commands made, but for .venv
 make env         only make .venv
+make engines     add a real engine to .venv, OpenVINO GenAI (300 MB): its tests then run, and bench openvino
 
 Without make:    python tools/bootstrap.py book
 Options:         make test ARGS="-k theory -x"  or  python tools/bootstrap.py test -k theory -x
@@ -152,13 +155,17 @@ def install(uv):
         ),
         flush=True,
     )
-    if uv:
-        pip = [uv, "pip", "install", "--quiet", "--python", venv_python()]
-    else:
-        pip = [venv_python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = installer(uv)
     run([*pip, "-r", LOCK])
     # the lock holds setuptools: without isolation nothing is downloaded that the lock doesn't name
     run([*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT])
+
+
+def installer(uv):
+    """Return the command that installs into `.venv`, less what it installs."""
+    if uv:
+        return [uv, "pip", "install", "--quiet", "--python", venv_python()]
+    return [venv_python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
 def venv_python():
@@ -189,6 +196,14 @@ def in_environment(*words):
 def make_environment(args):
     """Only make the environment."""
     ensure_environment()
+    return 0
+
+
+def engines(args):
+    """Add the engine that few need and no page does; the lock's versions stay as they are."""
+    ensure_environment()
+    package = "{}[{}]".format(ROOT, ENGINES)
+    run([*installer(shutil.which("uv")), "--no-build-isolation", "-c", LOCK, "--editable", package])
     return 0
 
 
@@ -240,8 +255,9 @@ def lock(args):
     uv = shutil.which("uv")
     if not uv:
         raise SetupError("make lock needs uv. Cure: pip install uv, then run this again.")
-    options = "--all-extras --universal --fork-strategy fewest --python-version 3.11 --quiet --no-config"
-    command = [uv, "pip", "compile", *options.split(), "--custom-compile-command", "make lock", *args]
+    options = "--universal --fork-strategy fewest --python-version 3.11 --quiet --no-config"
+    extras = ["--extra={}".format(extra) for extra in LOCKED]
+    command = [uv, "pip", "compile", *extras, *options.split(), "--custom-compile-command", "make lock", *args]
     run([*command, "--output-file", LOCK.name, PROJECT.name])
     return 0
 
@@ -265,6 +281,7 @@ COMMANDS = {
     "lock": lock,
     "clean": clean,
     "env": make_environment,
+    "engines": engines,
 }
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ class TokenLoop:
     def _begin(self, step: Step, now: int) -> dict[str, Any]:
         """The step begins as soon as the one before it ends."""
         start = max(now, self._free)
-        lasts, holds = price_ns(step, self._step_time)
+        lasts, holds = self._price(step)
         self._free = start + lasts
         first = decode = 0
         for chunk in step.chunks:
@@ -190,6 +190,10 @@ class TokenLoop:
         self._under_way.append((step, row))
         return row
 
+    def _price(self, step: Step) -> tuple[int, dict[str, int]]:
+        """How long this step lasts in nanoseconds, and what it holds."""
+        return price_ns(step, self._step_time)
+
     def _look(self, now: int) -> None:
         """Count the time that the line has spent waiting up to here."""
         self.waited_ns += len(self.engine.waiting) * (now - self._looked)
@@ -205,8 +209,18 @@ def serve_tokens(
     progress: Progress | None,
 ) -> Result:
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
+    return serve_loop(TokenLoop(scheduler, step_time, kv), workload, progress, step_time, description)
+
+
+def serve_loop(
+    loop: TokenLoop,
+    workload: Workload,
+    progress: Progress | None,
+    step_time: StepTime | None,
+    description: dict[str, Any],
+) -> Result:
+    """Lead a loop through a workload; `step_time` and `description` are the result's."""
     check_token_workload(workload)
-    loop = TokenLoop(scheduler, step_time, kv)
     engine = loop.engine
     sequences: dict[int, Sequence] = {}
 

@@ -22,6 +22,7 @@ from .._output import check_files, write_json, write_whole
 from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
 from ..saved_runs import read_run, told_plainly
+from . import openvino_command
 from .plan import Stage, burst, mixed, ramp, ramp_clients
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
@@ -65,13 +66,15 @@ def add_parser(commands: Any, parser_class: type[argparse.ArgumentParser]) -> No
     """Add `bench` and its commands."""
     bench = commands.add_parser(
         "bench",
-        help="load-test a server, and read what load tests wrote",
-        description="Load-test an OpenAI-compatible server, and read what load tests wrote.",
+        help="measure: load-test a server, calibrate an engine or a device",
+        description="Load-test an OpenAI-compatible server, read what load tests wrote, and calibrate the simulator "
+        "on a real engine or device.",
         allow_abbrev=False,
     )
     actions = bench.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
     _add_http(actions)
     _add_show(actions)
+    openvino_command.add_parser(actions)
 
 
 def _add_http(actions: Any) -> None:
