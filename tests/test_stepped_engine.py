@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -221,6 +223,17 @@ def test_the_command_calibrates_predicts_and_writes_runs_that_can_be_read(tiny_m
     )
 
 
+def test_ctrl_c_still_works_once_an_engine_is_gone(tiny_model):
+    script = (
+        "import signal, sys; from servinglab.bench.openvino_engine import OpenVinoEngine\n"
+        "engine = OpenVinoEngine(sys.argv[1]); engine.add(0, 10, 2); engine.step(); engine.step(); del engine\n"
+        "try: signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt: print('interrupted')"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(tiny_model)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
+
+
 def test_what_isnt_a_model_is_refused(tmp_path, capsys):
     pytest.importorskip("openvino_genai", reason="OpenVINO GenAI isn't installed: make engines adds it")
     assert main(["bench", "openvino", str(tmp_path)]) == 2
@@ -230,8 +243,6 @@ def test_what_isnt_a_model_is_refused(tmp_path, capsys):
 
 
 def test_a_missing_engine_is_one_line(monkeypatch, capsys, tmp_path):
-    import sys
-
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     assert main(["bench", "openvino", str(tmp_path)]) == 2
     said = capsys.readouterr().err

@@ -86,6 +86,9 @@ class OpenVinoEngine:
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(folder), rules, "CPU", {"INFERENCE_NUM_THREADS": self.threads}
         )
+        # OpenVINO handles signals on a stack of its own, and leaves it in place when it frees it: after an engine is gone,
+        # Ctrl-C would be a segmentation fault. So it stays.
+        _ALIVE.append(self._pipeline)
         self._handles: dict[int, Any] = {}
         self._model = folder.resolve().name
 
