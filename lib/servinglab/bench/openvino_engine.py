@@ -29,6 +29,7 @@ from ..token_reference import Blocks
 from .stepped import Taken
 
 BLOCK_SIZE = 32  # tokens in a block of OpenVINO's CPU plugin
+_ALIVE: list[Any] = []
 MISSING = "OpenVINO GenAI isn't installed, so its engine can't be measured: pip install 'servinglab[openvino]' (300 MB)"
 
 
@@ -86,8 +87,8 @@ class OpenVinoEngine:
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(folder), rules, "CPU", {"INFERENCE_NUM_THREADS": self.threads}
         )
-        # OpenVINO handles signals on a stack of its own, and leaves it in place when it frees it: after an engine is gone,
-        # Ctrl-C would be a segmentation fault. So it stays.
+        # OpenVINO has signals handled on a stack of its own, frees that with the pipeline and doesn't take it back:
+        # from then on Ctrl-C would be a segmentation fault. So the pipeline stays.
         _ALIVE.append(self._pipeline)
         self._handles: dict[int, Any] = {}
         self._model = folder.resolve().name
