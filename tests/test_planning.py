@@ -200,6 +200,20 @@ def test_no_batch_keeps_up_with_such_a_rate() -> None:
     assert "smallest" not in str(answer)
 
 
+def test_what_a_pot_can_carry_is_told_though_nothing_tried_can_keep_up() -> None:
+    remedy = best_batch(60, POT, {"e2e_s": 2.0}, max_batch_size=32).remedies[-1]
+    assert remedy.what == "rate"
+    kept = {lam: any(law(lam, B) <= 2 for B in range(1, 33)) for lam in (20.5, 22.0)}
+    assert kept == {20.5: True, 22.0: False} and 20.5 < remedy.rate_rps < 22
+
+
+def law(rate: float, size: int) -> float:
+    """The exact P99 of the pot; infinite where it can't keep up."""
+    if rate * POT(size) >= size:
+        return math.inf
+    return theory.static_batching(rate, size, 0.4, 0.02).latency_quantile(0.99)
+
+
 def test_static_batches_of_answers_wait_for_the_longest() -> None:
     """Batches that E[T] would carry and E[max T] doesn't fail without a run; those tried are judged by simulation."""
 
@@ -314,6 +328,8 @@ def test_same_seed_same_answer() -> None:
         (lambda: best_batch(20, POT, {"e2e_s": 1}, requests=100), "requests must be a whole number >= 2000; got 100"),
         (lambda: best_batch(lambda n, seed: n, POT, {"e2e_s": 1}), "must make a Workload; got int"),  # type: ignore
         (lambda: formula_batch(20, 0.4, 0.0, 1), "per_request_s must be a finite number > 0; got 0.0"),
+        (lambda: gathering_batch(-1, 0.4, 0.02, 0.3), "rate_rps must be a finite number > 0; got -1"),
+        (lambda: gathering_batch(20, 0.4, 0.02, 0.3, q=7), "q must be a finite number > 0 and < 1; got 7"),
         (lambda: gathering_batch(20, 0.4, 0.02, -1), "limit_s must be a finite number > 0; got -1"),
     ],
 )

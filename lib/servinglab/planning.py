@@ -147,6 +147,7 @@ def gathering_batch(
     fixed = check_number("fixed_s", fixed_s, ge=0)
     per_request = check_number("per_request_s", per_request_s, gt=0)
     limit = check_number("limit_s", limit_s, gt=0)
+    theory.gather_quantile(q, rate_rps, 1, max_wait_s)  # checks these, also where no batch is tried
 
     def fits(size: int) -> bool:
         cooking = fixed + per_request * size
@@ -335,7 +336,7 @@ class BestBatch:
                     f"{show_number(interval.high)}, {interval.samples:,} requests)"
                 )
             parts.append(text)
-        return ", ".join(parts) + f"; busy {show_number(each.busy_fraction)}"
+        return (", ".join(parts) or "no request is ranked") + f"; busy {show_number(each.busy_fraction)}"
 
     def _remedy(self, each: Remedy) -> str:
         at = f"{_told(each.settings)}: {_told_times(each.percentiles)}"
@@ -793,7 +794,9 @@ def _remedies(judge: _Judge, smallest: Candidate) -> Iterable[Remedy]:
     while high - low > 0.02 * high and high > 1e-3:
         speed = (low + high) / 2 if low else high / 2
         slower = judge.slower(speed)
-        kept = min(slower.explore(near=smallest), key=lambda each: each.ratio)
+        # one that can't keep up tells nothing about where to look
+        near = smallest if smallest.ratio < math.inf else None
+        kept = min(slower.explore(near), key=lambda each: each.ratio)
         if kept.ratio <= 1:
             low, found = speed, Remedy("rate", kept.settings, kept.percentiles, slower.rate_rps)
         else:
