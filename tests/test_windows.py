@@ -110,6 +110,7 @@ def test_late_is_counted_when_the_limit_passes() -> None:
         (lambda r: windowed_percentile(r, 1, -1), "every_s must be"),
         (lambda r: windowed_percentile(r, 1, q=99), "q must be"),
         (lambda r: windowed_percentile(r, 1, metric="tpot_s"), "metric must be one of 'ttft_s', 'e2e_s'; got 'tpot_s'"),
+        (lambda r: windowed_percentile(r, 1e-6), "window_s must give at most 10,000,000 windows over the run; got"),
         (lambda r: windowed_attainment(r, 0, 1), "limit_s must be"),
     ],
 )

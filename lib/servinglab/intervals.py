@@ -84,15 +84,17 @@ def samples_needed(late: int = 0, q: float = 0.99, confidence: float = 0.99) -> 
     allowed = check_number("late", late, ge=0, integer=True)
     fraction = check_number("q", q, gt=0, lt=1)
     level = check_number("confidence", confidence, gt=0, lt=1)
+    from scipy.stats import binom
+
+    def enough(n: int) -> bool:
+        return bool(binom.cdf(allowed, n, 1 - fraction) <= (1 - level) * (1 + 1e-9))  # equal but for rounding will do
+
     low, high = allowed, allowed + 1  # at `low` samples all may be late
-    while promise_confidence(high, allowed, fraction) < level:
+    while not enough(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if promise_confidence(middle, allowed, fraction) < level:
-            low = middle
-        else:
-            high = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
@@ -237,7 +239,7 @@ def batch_means(values: npt.ArrayLike, batches: int = 30, confidence: float = 0.
     Raises
     ------
     ValueError
-        If there are fewer values than batches, or one is NaN.
+        If there are fewer values than batches, or one is NaN or infinite: such a mean has no interval.
 
     Examples
     --------
@@ -248,6 +250,8 @@ def batch_means(values: npt.ArrayLike, batches: int = 30, confidence: float = 0.
     numbers = check_numbers("values", values)
     many = check_number("batches", batches, ge=2, integer=True)
     level = check_number("confidence", confidence, gt=0, lt=1)
+    if np.isinf(numbers).any():
+        raise ValueError(f"values must be finite; got {np.isinf(numbers).sum()} infinite ones")
     if len(numbers) < many:
         raise ValueError(f"values must be at least as many as batches, {many}; got {len(numbers)}")
     runs = _cut(numbers, many)

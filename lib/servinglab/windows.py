@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 _ENDS = {"ttft_s": "first_token_ns", "e2e_s": "finish_ns"}
 _NOT_YET = np.iinfo(np.int64).max
+_MOST_WINDOWS = 10_000_000  # beyond that, a slip of the units
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,4 +211,9 @@ def _ends(moments: Ints, window_s: float, every_s: float | None) -> tuple[int, I
     every = window if every_s is None else check_number("every_s", every_s, ge=1e-9, le=9e9)
     step = round(every * 1e9)
     count = max(1, -(-int(moments.max()) // step))
+    if count > _MOST_WINDOWS:
+        raise ValueError(
+            f"{'window_s' if every_s is None else 'every_s'} must give at most {_MOST_WINDOWS:,} windows over the run; "
+            f"got {count:,}"
+        )
     return round(window * 1e9), step * np.arange(1, count + 1, dtype=np.int64)
