@@ -72,6 +72,16 @@ def counts_from_zero(rate, t, r, limit, wait, p99_s):
     return [_formula(rate, t, r, limit, wait), None if truth is None else truth - 1]
 
 
+def no_larger_than_the_formula(rate, t, r, limit, wait, p99_s):
+    formula = _formula(rate, t, r, limit, wait)
+    return [formula, _truth(p99_s[:formula], limit)]
+
+
+def the_nearest_to_the_limit(rate, t, r, limit, wait, p99_s):
+    kept = [(p99, B) for B, p99 in enumerate(p99_s, 1) if p99 is not None and p99 <= limit]
+    return [_formula(rate, t, r, limit, wait), max(kept)[1] if kept else None]
+
+
 def by_trying(rate, t, r, limit, wait, p99_s):
     """Tries batch sizes against the formula's own sum, with its tolerance."""
     formula = None
@@ -108,6 +118,8 @@ WRONG = {
     stops_at_the_first_failure: {"formula": None, "none": None, "truth": "stopped at the first failure"},
     the_lowest_p99: {"none": None, "truth": "not the one with the lowest P99"},
     the_smallest_that_fits: {"none": None, "truth": "not the smallest"},
+    no_larger_than_the_formula: {"formula": None, "truth": "look at all batches"},
+    the_nearest_to_the_limit: {"truth": "from both banks"},
     counts_from_zero: {"formula": None, "none": None, "truth": "lists from 0"},
 }
 RIGHT = [by_trying, by_rounding]

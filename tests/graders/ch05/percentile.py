@@ -42,6 +42,11 @@ def the_largest_below_the_share(values, percent):
     return below[-1] if below else ordered[0]
 
 
+def sorts_in_place(values, percent):
+    values.sort()
+    return values[-(-percent * len(values) // 100) - 1]
+
+
 def by_counting(values, percent):
     n = len(values)
     return min(x for x in values if 100 * sum(y <= x for y in values) >= percent * n)
@@ -66,6 +71,7 @@ WRONG = {
     forgets_to_sort: {"basic": "sorted first", "edges": None, "property": None},
     takes_the_largest: {"basic": "the largest value", "edges": None, "property": None},
     lets_floats_round: {"edges": "whole numbers"},
+    sorts_in_place: {"property": "sort a copy"},
     the_largest_below_the_share: {"basic": "rounds the rank down", "edges": None, "property": None},
 }
 RIGHT = [by_counting, by_divmod]

@@ -75,6 +75,10 @@ def request_by_request(late, q, confidence, worth):
     return -int(-n * worth // 1)
 
 
+def as_a_whole_float(late, q, confidence, worth):
+    return float(math.ceil(_independent(late, q, confidence) * worth))
+
+
 WRONG = {
     one_queue_is_independent: {"queue": "neighbours in one queue", "property": None},
     one_late_expected: {"basic": "far from being sure", "queue": None, "property": None},
@@ -87,4 +91,4 @@ WRONG = {
     rounds_down: {"queue": "round up"},
     keeps_the_fraction: {"queue": "round up"},
 }
-RIGHT = [by_halving, request_by_request]
+RIGHT = [by_halving, request_by_request, as_a_whole_float]

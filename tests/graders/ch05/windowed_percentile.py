@@ -59,6 +59,16 @@ def counts_who_comes_later(came, left, start, end, percent):
     return _of(_ended(came, left, start, end) + inside, percent)
 
 
+def counts_who_left_at_the_start(came, left, start, end, percent):
+    ended = [y - x for x, y in zip(came, left, strict=True) if y is not None and start <= y <= end]
+    return _of(ended + _inside(came, left, end), percent)
+
+
+def only_newcomers_are_inside(came, left, start, end, percent):
+    inside = [end - x for x, y in zip(came, left, strict=True) if start < x <= end and (y is None or y > end)]
+    return _of(_ended(came, left, start, end) + inside, percent)
+
+
 def an_empty_window_is_zero(came, left, start, end, percent):
     return _of(_ended(came, left, start, end) + _inside(came, left, end), percent) or 0
 
@@ -88,6 +98,8 @@ WRONG = {
     unfinished_count_zero: {"basic": "have waited already", "edges": None, "property": None},
     keeps_earlier_windows: {"basic": "an earlier one", "edges": None, "property": None},
     counts_who_comes_later: {"basic": "isn't known yet", "edges": None, "property": None},
+    counts_who_left_at_the_start: {"edges": "after the start"},
+    only_newcomers_are_inside: {"basic": None, "edges": "with the time so far", "property": None},
     an_empty_window_is_zero: {"edges": "no longer"},
 }
 RIGHT = [in_two_lists, by_cutting_at_the_end]
