@@ -22,7 +22,7 @@ from .._output import check_files, write_json, write_whole
 from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
 from ..saved_runs import read_run, told_plainly
-from . import openvino_command
+from . import openvino_command, torch_command, torch_steps
 from .plan import Stage, burst, mixed, ramp, ramp_clients
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
@@ -74,6 +74,7 @@ def add_parser(commands: Any, parser_class: type[argparse.ArgumentParser]) -> No
     actions = bench.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
     _add_http(actions)
     _add_show(actions)
+    torch_command.add_parser(actions)
     openvino_command.add_parser(actions)
 
 
@@ -199,7 +200,7 @@ def _add_show(actions: Any) -> None:
         help="report on a load test again, with other cuts or limits; or on another tool's",
         description="Print the report of a load test's folder, finished or not; --json and --png write it. Of a result "
         "file of vLLM's bench (--save-detailed), GuideLLM or AIPerf (its records) print the summary, in this library's "
-        "definitions.",
+        "definitions; of a file of bench torch its fit and its checks.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=_show)
@@ -430,6 +431,13 @@ def _show_other(args: argparse.Namespace) -> int:
     """Of a run without a folder: what it is, and its summary."""
     if args.png or args.warmup_s or args.cooldown_s:
         raise ValueError("--png, --warmup-s and --cooldown-s belong to a load test's folder")
+    if torch_steps.is_steps(args.run_read):
+        steps = torch_steps.read_steps(args.run_read)
+        if args.json:
+            write_json(args.json, {**steps.header, **torch_steps.outcome(steps)})
+        if args.json != "-":
+            print(steps)
+        return 0
     result = read_run(args.run_read)
     about, summary = told_plainly(result.description), result.summary(args.slo)
     if args.json:
