@@ -18,9 +18,9 @@ from .torch_steps import Plan, TorchSteps, plan_for, read_steps, time_steps
 
 _HELP = (
     "Time a model's layers in PyTorch, with random weights, on this machine's GPU or CPU: decode steps against "
-    "requests and context, prompts against tokens. The median, quartiles and late samples of each point go to FILE as "
-    "it is timed; then a step time is fitted to them. Where not all layers fit, those that do are timed, and the output says "
-    "how a whole step follows.",
+    "requests and context, prompts against tokens. The median, quartiles and late samples of each point go to FILE "
+    "as it is timed; then a step time is fitted to them. Where not all layers fit, those that do are timed, and the "
+    "output says how a whole step follows.",
     "The device's read bandwidth and matrix FLOP/s are timed before and after. The exit status is 1 if a point is "
     "faster than they allow, a larger step is faster than a smaller one, or points are missing.",
     "Ctrl-C keeps what there is; --resume FILE goes on, and servinglab bench show FILE prints it again. Needs pip "
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             steps = time_steps(file, model, plan=plan, say=partial(setattr, progress, "doing"), **how)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"{file} keeps what was timed: --resume {file} goes on") from None
+            raise KeyboardInterrupt(f"with what was timed in {file}: --resume {file} goes on") from None
     if not args.quiet:
         print(f"{steps}\n\nwrote {file}")
     return passes(steps)
