@@ -100,6 +100,8 @@ class Scaled:
                 f"a step of all {m.layers} layers: the head's share once, the layers' share "
                 f"{m.layers / self.layers:g} times"
             )
+        if self.experts:
+            lines.append("experts run one after the other: small batches take longer than in an engine's fused kernels")
         if self.experts and self.experts < m.experts:
             lines.append(
                 f"{self.experts} of {m.experts} experts a layer: large batches read fewer weights than the whole model"

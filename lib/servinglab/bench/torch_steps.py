@@ -463,7 +463,7 @@ class _Timer:
         function, graphed = self._graph(function) if self._cuda and graph else (function, False)
         for _ in range(3):
             once = self._sample(function, 1)
-        runs = max(1, min(100, math.ceil(_SAMPLE_S / once)))
+        runs = max(1, min(100, math.ceil(_SAMPLE_S / max(once, 1e-7))))
         self._sample(function, runs)
         times = np.array([self._sample(function, runs) for _ in range(samples)])
         low, middle, high = np.percentile(times, (25, 50, 75)).tolist()
@@ -546,7 +546,7 @@ def _ceilings(timer: _Timer, stack: Stack, samples: int, when: str) -> dict[str,
     make = dict(dtype=stack.dtype, device=stack.device)
     size = BYTES[stack.scaled.dtype]
     wide = 4096 if cuda else 1024
-    rows = max(wide // 4, min(stack.scaled.weight_bytes, 4 * 2**30 if cuda else 2**29) // size // wide)
+    rows = max(wide // 4, min(stack.scaled.weight_bytes, 2**30 if cuda else 2**29) // size // wide)
     matrix, vector = torch.ones(rows, wide, **make), torch.ones(wide, **make)
     other = torch.empty_like(matrix)
     product = timer(lambda: torch.mv(matrix, vector), samples)["low_s"]
@@ -602,7 +602,7 @@ def _state(cuda: bool) -> dict[str, Any]:
     state: dict[str, Any] = {"load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None}
     if cuda:
         return state | {name: _nvidia_smi(name) for name in _SMI}
-    return state | {"cpu_mhz": _cpu_info("cpu MHz")}
+    return state | {"cpu_mhz": _field("/proc/cpuinfo", "cpu MHz")}
 
 
 def _nvidia_smi(field: str) -> str | None:
@@ -618,12 +618,13 @@ def _nvidia_smi(field: str) -> str | None:
 
 
 def _cpu_name() -> str:
-    return _cpu_info("model name") or platform.processor() or platform.machine()
+    return _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
-def _cpu_info(field: str) -> str | None:
+def _field(file: str, field: str) -> str | None:
+    """What Linux says of itself; None elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
@@ -632,10 +633,8 @@ def _cpu_info(field: str) -> str | None:
 def _free_bytes(torch: Any, device: str) -> float:
     if device == "cuda":
         return float(torch.cuda.mem_get_info()[0])
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # not on every system
-        return 4.0 * 2**30
+    available = _field("/proc/meminfo", "MemAvailable")
+    return float(available.split()[0]) * 1024 if available else 4.0 * 2**30  # not every system tells
 
 
 # The file
