@@ -92,6 +92,20 @@ def by_a_heap(planned_s, answer_s, connections):
     return scheduled, sent
 
 
+def swaps_the_lists(planned_s, answer_s, connections):
+    return _lists(_play(planned_s, answer_s, connections))[::-1]
+
+
+def pairs_them(planned_s, answer_s, connections):
+    return list(zip(*_lists(_play(planned_s, answer_s, connections)), strict=True))
+
+
+def as_an_array(planned_s, answer_s, connections):
+    import numpy as np
+
+    return np.array(_lists(_play(planned_s, answer_s, connections)))
+
+
 def by_counting_who_is_out(planned_s, answer_s, connections):
     ends, both = [], []
     for planned, answer in zip(planned_s, answer_s, strict=True):
@@ -138,6 +152,16 @@ WRONG = {
         "several": "use the connection that",
         "property": "the schedule's latency holds",
     },
+    swaps_the_lists: {
+        "basic": "the latencies from the schedule come first",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
+    pairs_them: {
+        "basic": "return two lists, not a pair",
+        "several": "use the connection that",
+        "property": "the schedule's latency holds",
+    },
     shifts_the_plan: {"basic": "send at the planned time", "property": "a late request goes out"},
 }
-RIGHT = [by_a_heap, by_counting_who_is_out]
+RIGHT = [by_a_heap, by_counting_who_is_out, as_an_array]

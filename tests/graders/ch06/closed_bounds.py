@@ -1,5 +1,7 @@
 """Answers to `closed_bounds`: clients who never think, and differently built right ones."""
 
+import math
+
 
 def _throughput(clients, think_s, alone_s, most_rps):
     return min(most_rps, clients / (alone_s + think_s))
@@ -21,6 +23,11 @@ def forgets_the_pause_in_the_latency(clients, think_s, alone_s, most_rps):
 def rounds_n_star(clients, think_s, alone_s, most_rps):
     star = round((alone_s + think_s) * most_rps)
     return star, _throughput(clients, think_s, alone_s, most_rps), max(alone_s, clients / most_rps - think_s)
+
+
+def rounds_n_star_up(clients, think_s, alone_s, most_rps):
+    star, most, least = by_little(clients, think_s, alone_s, most_rps)
+    return math.ceil(star - 1e-9), most, least
 
 
 def divides_by_the_rate(clients, think_s, alone_s, most_rps):
@@ -76,6 +83,7 @@ WRONG = {
         "many": "N* doesn't depend on how",
         "property": "N* is where both bounds",
     },
+    rounds_n_star_up: {"few": "don't round N*: it is where", "many": "N* doesn't depend on how"},
     divides_by_the_rate: {
         "few": "multiply by the rate: Little's",
         "many": "N* doesn't depend on how",

@@ -60,6 +60,10 @@ def ranks_each_value_once(knees, confidence):
     return ranked[low - 1], ranked[high - 1]
 
 
+def leaves_infinity(knees, confidence):
+    return tuple(math.inf if end is None else end for end in by_infinity(knees, confidence))
+
+
 def by_infinity(knees, confidence):
     ranked = sorted(math.inf if k is None else k for k in knees)
     ends = (ranked[rank - 1] for rank in _ranks(len(knees), confidence))
@@ -79,6 +83,7 @@ WRONG = {
     drops_those_without_a_knee: {"beyond": "resamples without a knee", "property": "the share left out is split"},
     drops_them_and_keeps_the_ranks: {"beyond": "resamples without a knee", "property": "the share left out is split"},
     ranks_none_lowest: {"beyond": "None is beyond the last", "property": "the share left out is split"},
+    leaves_infinity: {"beyond": "in the answer, too, beyond the last", "property": "take the ends by rank"},
     takes_the_extremes: {
         "basic": "these are all of them: the",
         "beyond": "these are all of them: the",

@@ -41,6 +41,10 @@ def compares_with_the_plan(levels, slo_s):
     return max(behind, default=None), _usable(levels, slo_s)
 
 
+def takes_the_first_that_falls_behind(levels, slo_s):
+    return next((_rate(level) for level in levels if not _keeps_up(level)), None), _usable(levels, slo_s)
+
+
 def averages_those_behind(levels, slo_s):
     behind = [_rate(level) for level in levels if not _keeps_up(level)]
     return sum(behind) / len(behind) if behind else None, _usable(levels, slo_s)
@@ -116,8 +120,12 @@ WRONG = {
         "usable": "the usable rate is right",
     },
     compares_with_the_plan: {"not_shown": "compare what finishes with"},
+    takes_the_first_that_falls_behind: {
+        "capacity": "the first level that falls behind isn't",
+        "usable": "the usable rate is right, the capacity",
+    },
     averages_those_behind: {"capacity": "not their mean: past capacity", "usable": "the usable rate is right"},
-    takes_the_last_level: {"capacity": "not their mean: past capacity"},
+    takes_the_last_level: {"capacity": "the last level isn't the best"},
     forgets_the_seconds: {"capacity": "per second of the window", "usable": "the usable rate is right"},
     takes_a_lucky_level: {"usable": "stop at the first level"},
     forgets_the_slo: {"capacity": "the capacity is right, the", "usable": "stop at the first level"},
