@@ -311,6 +311,7 @@ def predict_loads(
     longest_prompt: int = 512,
     clock: str = "wall",
     say: Callable[[str], None] = lambda text: None,
+    keep: Callable[[str, Result], None] = lambda name, run: None,
 ) -> Outcome:
     """Calibrate an engine and predict three loads that calibration hasn't seen.
 
@@ -329,6 +330,8 @@ def predict_loads(
         As in `serve_stepped`.
     say : callable
         Is told what is being done.
+    keep : callable
+        Is given each measured run of a load as it ends, and its name.
     """
     repeats = check_number("repeats", repeats, ge=1, integer=True)
     n = check_number("n", n, ge=1, integer=True)
@@ -350,6 +353,7 @@ def predict_loads(
         runs += calibration_round()
         for name, work in works.items():
             measured[name].append(serve_stepped(work, engine, clock))
+            keep(f"{name}, measured {number + 1}", measured[name][-1])
     calibration = calibrate(runs)
     predictions = [
         Prediction(name, measured[name], simulate(work, engine.scheduler, calibration.fit.step, kv=engine.kv))

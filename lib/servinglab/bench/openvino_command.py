@@ -12,6 +12,7 @@ from typing import Any
 
 from .._output import write_json, write_whole
 from .._progress import Progress
+from ..result import Result
 from ..saved_runs import save_run, told_plainly
 from .calibration import Outcome, predict_loads, prediction_table
 from .openvino_engine import OpenVinoEngine
@@ -23,8 +24,8 @@ _HELP = (
     "a closed loop), and print predicted beside measured. Time passes only while the engine computes.",
     "MODEL_DIR holds an OpenVINO model, as optimum-cli export openvino writes it. Needs pip install "
     "'servinglab[openvino]'.",
-    "With --out, FOLDER gets prediction.json, and every measured and predicted run as .npz, which "
-    "servinglab.read_run and servinglab compare read.",
+    "With --out, FOLDER gets every measured and predicted run as .npz, which servinglab.read_run and servinglab compare "
+    "read, and at last prediction.json. Ctrl-C keeps the runs that were measured.",
 )
 
 
@@ -81,6 +82,7 @@ def _run(args: argparse.Namespace) -> int:
             longest_prompt=args.longest_prompt,
             clock=args.clock,
             say=partial(setattr, progress, "doing"),
+            keep=partial(_keep, args.out),
         )
     if args.out:
         _write(outcome, engine, args.out)
@@ -100,12 +102,15 @@ def _run(args: argparse.Namespace) -> int:
 _BUSY = "(the rest went to other programs: wall-clock figures hold for this hour only)"
 
 
+def _keep(folder: Path | None, name: str, run: Result) -> None:
+    if folder:
+        file = folder / f"{name.replace(',', '').replace(' ', '-')}.npz"
+        write_whole(file, partial(save_run, run))
+
+
 def _write(outcome: Outcome, engine: OpenVinoEngine, folder: Path) -> None:
     for each in outcome.predictions:
-        name = each.load.replace(",", "").replace(" ", "-")
-        for number, run in enumerate(each.measured, start=1):
-            write_whole(folder / f"{name}-measured-{number}.npz", partial(save_run, run))
-        write_whole(folder / f"{name}-predicted.npz", partial(save_run, each.predicted))
+        _keep(folder, f"{each.load}, predicted", each.predicted)
     content = {
         "engine": engine.facts,
         "scheduler": told_plainly(engine.scheduler),
