@@ -244,6 +244,8 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
     >>> top.get_ylabel(), bottom.get_xlabel(), [text.get_text() for text in bottom.texts]
     ('throughput (1/s)', 'load (1/s)', ['P50', 'P99'])
     """
+    from matplotlib.ticker import LogLocator
+
     if axes is None:
         import matplotlib.pyplot as plt
 
@@ -264,6 +266,9 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
         top.annotate(f"knee {knee.load:g}", (knee.load, 0), xytext=(3, 4), textcoords="offset points")
     top.set(ylabel="throughput (1/s)", ylim=(0, None))
     bottom.set(xlabel=f"load ({unit})", ylabel="latency (s)", yscale="log")
+    low, high = bottom.get_ylim()
+    # As many marks in a decade as have room for their labels.
+    bottom.yaxis.set_minor_locator(LogLocator(subs=(2, 5) if high > 10 * low else (2, 3, 4, 6, 8)))
     for axis in (bottom.yaxis.set_major_formatter, bottom.yaxis.set_minor_formatter):
         axis("{x:,g}")
     _label_ends(top, lines)
