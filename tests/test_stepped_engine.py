@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench.calibration import bursts, calibrate, predict_loads, prediction_table
+from servinglab.bench.calibration import calibrate, calibration_loads, predict_loads, prediction_table
 from servinglab.bench.stepped import EngineDiffers, Taken, serve_stepped
 from servinglab.cli import main
 from servinglab.lengths import Geometric, LogNormal
@@ -114,7 +114,7 @@ def test_a_measured_run_is_saved_and_read_like_any_other(tmp_path):
 
 def test_calibration_finds_the_truth_within_its_intervals_under_noise():
     engine = MadeUp(noise=0.05)
-    runs = [serve_stepped(burst, engine) for _ in range(4) for burst in bursts(6, 400)]
+    runs = [serve_stepped(work, engine) for _ in range(4) for work in calibration_loads(6, 400)]
     found = calibrate(runs)
     for name, (low, high) in found.fit.interval.items():
         width = high - low  # of 95 %: once more on either side is beyond any seed's luck

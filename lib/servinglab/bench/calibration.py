@@ -4,7 +4,7 @@
 hold the same count as one point with their mean: what holds up a step now and then holds up a load as well. How many
 were held up, and how far apart equal steps are, is said.
 
-`predict_loads` does the whole on an engine that is stepped by hand: bursts to calibrate with, and loads of other
+`predict_loads` does the whole on an engine that is stepped by hand: short runs to calibrate with, and loads of other
 lengths and arrivals, in turns, so that a machine that changes its pace changes it for both. Each load runs several
 times; by how much the runs differ is noise that no prediction can beat.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .._checks import check_number
-from ..lengths import Geometric, LogNormal
+from ..lengths import Geometric, LogNormal, Uniform
 from ..measured_steps import StepFit, fit_step_time
 from ..metrics import Summary, show_number
 from ..result import Result
@@ -216,11 +216,13 @@ def _figures(result: Result) -> dict[tuple[str, str, str], float]:
 # On an engine that is stepped by hand
 
 
-def bursts(seats: int, longest_prompt: int) -> list[Workload]:
-    """What to calibrate with: requests that all come at once, 1, 2, 4 … `seats` of them.
+def calibration_loads(seats: int, longest_prompt: int) -> list[Workload]:
+    """What to calibrate with: bursts, and two closed loops that mix prompts and answers.
 
-    In half of the bursts all prompts are short and in half they are spread up to the longest, so that tokens of
-    context aren't in step with requests; answers end one after the other, so that each number of requests occurs.
+    A burst is 1, 2, 4 … `seats` requests that come at once. In half of the bursts all prompts are short and in half
+    they are spread up to the longest, so that tokens of context aren't in step with requests; answers end one after
+    the other, so that each number of requests occurs. In a burst nearly all steps of answers follow such a step, and
+    so find the processor's caches warm; in the loops, as in service, many follow a prompt, and take longer.
 
     Parameters
     ----------
@@ -231,22 +233,19 @@ def bursts(seats: int, longest_prompt: int) -> list[Workload]:
 
     Examples
     --------
-    >>> [len(burst) for burst in bursts(8, 512)]
-    [1, 1, 2, 2, 4, 4, 8, 8]
+    >>> [len(load) for load in calibration_loads(8, 512)]
+    [1, 1, 2, 2, 4, 4, 8, 8, 16, 32]
     """
     seats = check_number("seats", seats, ge=1, integer=True)
     longest = check_number("longest_prompt", longest_prompt, ge=16, integer=True)
-    levels = sorted({2**k for k in range(seats.bit_length())} | {seats})
     made = []
-    for level in levels:
+    for level in sorted({2**k for k in range(seats.bit_length())} | {seats}):
         for top in (16, longest):
             prompts = np.linspace(top, max(8, top // 4), level).round().astype(int)
-            made.append(
-                Workload.from_arrivals(
-                    np.zeros(level), prompts, 8 + 2 * np.arange(level), name=f"burst of {level}, up to {top} tokens"
-                )
-            )
-    return made
+            name = f"burst of {level}, up to {top} tokens"
+            made.append(Workload.from_arrivals(np.zeros(level), prompts, 8 + 2 * np.arange(level), name=name))
+    lengths: dict[str, Any] = {"prompt_tokens": Uniform(8, longest), "output_tokens": Uniform(4, 28)}
+    return made + [closed_loop(n, 4 * n, 1, **lengths) for n in sorted({max(1, seats // 2), seats})]
 
 
 def loads(step: Any, seats: int, n: int, seed: int, longest_prompt: int) -> Iterator[tuple[str, Workload]]:
@@ -323,7 +322,7 @@ def predict_loads(
     seed : int
         Of arrivals and lengths.
     repeats : int
-        How often bursts and loads are measured, at least 1, after warming up.
+        How often all is measured, at least 1, after warming up.
     longest_prompt : int
         In tokens, at least 16.
     clock : {"wall", "cpu"}
@@ -339,7 +338,7 @@ def predict_loads(
     say("warming up")
 
     def calibration_round() -> list[Result]:
-        return [serve_stepped(burst, engine, clock) for burst in bursts(seats, longest_prompt)]
+        return [serve_stepped(work, engine, clock) for work in calibration_loads(seats, longest_prompt)]
 
     # first runs are the slowest: engines prepare a kernel for each number of tokens that they meet
     calibration_round()
@@ -349,7 +348,7 @@ def predict_loads(
         serve_stepped(work, engine, clock)
     measured: dict[str, list[Result]] = {name: [] for name in works}
     for number in range(repeats):
-        say(f"round {number + 1} of {repeats}: bursts to calibrate with, then the loads")
+        say(f"round {number + 1} of {repeats}: what calibrates, then the loads")
         runs += calibration_round()
         for name, work in works.items():
             measured[name].append(serve_stepped(work, engine, clock))

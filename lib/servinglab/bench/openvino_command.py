@@ -19,13 +19,13 @@ from .openvino_engine import OpenVinoEngine
 from .stepped import CLOCKS
 
 _HELP = (
-    "Step OpenVINO GenAI's continuous batching by hand on this machine's CPU: time bursts of requests, fit a step time "
-    "to them, predict three loads that the fit hasn't seen (open loop at a half of the capacity and near the knee, and "
-    "a closed loop), and print predicted beside measured. Time passes only while the engine computes.",
+    "Step OpenVINO GenAI's continuous batching by hand on this machine's CPU: time short runs, fit a step time to "
+    "them, predict three loads that the fit hasn't seen (open loop at a half of the capacity and near the knee, and a "
+    "closed loop), and print predicted beside measured. Time passes only while the engine computes.",
     "MODEL_DIR holds an OpenVINO model, as optimum-cli export openvino writes it. Needs pip install "
     "'servinglab[openvino]'.",
-    "With --out, FOLDER gets every measured and predicted run as .npz, which servinglab.read_run and servinglab compare "
-    "read, and at last prediction.json. Ctrl-C keeps the runs that were measured.",
+    "With --out, FOLDER gets every measured and predicted run as .npz, which servinglab.read_run and servinglab "
+    "compare read, and at last prediction.json. Ctrl-C keeps the runs that were measured.",
 )
 
 
@@ -48,7 +48,7 @@ def add_parser(actions: Any) -> None:
         "--max-num-batched-tokens", type=int, default=256, metavar="N", help="tokens in a step; 256 if not given"
     )
     parser.add_argument(
-        "--longest-prompt", type=int, default=512, metavar="TOKENS", help="of bursts and loads; 512 if not given"
+        "--longest-prompt", type=int, default=512, metavar="TOKENS", help="of all that is run; 512 if not given"
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="that compute; 1 if not given")
     parser.add_argument(
