@@ -290,7 +290,7 @@ def test_nothing_finished_and_nobody_came() -> None:
 @pytest.mark.parametrize(
     ("slo", "message"),
     [
-        (3, "slo must map names of latencies to limits in seconds, .*; got 3"),
+        (3, "slo must map names of latencies to limits in s, .*; got 3"),
         ({"itl_s": 0.1}, "slo's names must be one of 'ttft_s', 'tpot_s', 'e2e_s'; got 'itl_s'"),
         ({"e2e_s": 0}, r"slo\['e2e_s'\] must be a finite number > 0; got 0"),
         ({"e2e_s": math.nan}, r"slo\['e2e_s'\] must be a finite number > 0; got nan"),

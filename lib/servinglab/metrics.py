@@ -443,7 +443,7 @@ def check_slo(slo: Mapping[str, float]) -> dict[str, float]:
     {'ttft_s': 2.0}
     """
     if not isinstance(slo, Mapping):
-        raise ValueError(f"slo must map names of latencies to limits in seconds, such as {{'ttft_s': 2.0}}; got {slo!r}")
+        raise ValueError(f"slo must map names of latencies to limits in s, such as {{'ttft_s': 2.0}}; got {slo!r}")
     for name in slo:
         check_choice("slo's names", name, SLO_NAMES)
     return {name: check_number(f"slo[{name!r}]", limit, gt=0) for name, limit in slo.items()}
