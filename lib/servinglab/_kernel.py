@@ -854,14 +854,31 @@ def unpack(rows: Any, marks: Any, at: Any, columns: Any) -> int:
     return used
 
 
+SLOTS = np.uint64(32_749)  # a prime, so that gaps any few nanoseconds apart spread over all slots; they stay in a core's cache
+
+
+@njit(cache=True)
+def _count_gap(gap: int, count: int, recent: Any, gaps: Any, tokens: Any, used: int) -> int:
+    """Add to a gap's count in its slot; list what another gap left there; return where the list ends now.
+
+    Without branches, which would be guessed wrong too often: what was there is written to the list in any case.
+    """
+    slot = np.uint64(gap) % SLOTS
+    before, so_far = recent[slot, 0], recent[slot, 1]
+    gaps[used], tokens[used] = before, so_far
+    recent[slot, 0], recent[slot, 1] = gap, count + (so_far if before == gap else 0)
+    return used + (1 if (before != gap) & (so_far > 0) else 0)
+
+
 @njit(cache=True)
 def list_gaps(
     at: Any, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
-    gaps: Any, tokens: Any,
+    recent: Any, gaps: Any, tokens: Any,
 ) -> None:  # fmt: skip
-    """List the gaps before the tokens of the log's rows, and how many tokens came after each, until the list is full.
+    """Count the gaps before the tokens of the log's rows, and how many tokens came after each, until the list is full.
 
-    `at` says where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
+    `recent` holds one gap per slot, and how many tokens; whatever had to give way to another is in the list. `at` says
+    where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
     """
     row, step, used, full = at[0], at[1], at[2], len(gaps)
     fixed, per_request, per_prefill, per_kv = side[0, 0] + HALF, side[0, 1], side[0, 2], side[0, 3]
@@ -871,21 +888,18 @@ def list_gaps(
         if each == 0:
             step = count
         elif even:
-            gaps[used], tokens[used] = (end[row] - start[row]) // count, each * count
+            used = _count_gap((end[row] - start[row]) // count, each * count, recent, gaps, tokens, used)
             step = count
-            used += 1
         else:
             n = charged[row]
             held = kv[row] + step * n
             fs = fixed + per_request * n + per_prefill * prefill[row] + per_kv * held
             fs_2 = fixed_2 + per_request_2 * n + per_prefill_2 * prefill[row] + per_kv_2 * held
-            until = min(used + count - step, full)
-            step += until - used
-            for i in range(used, until):
-                gaps[i], tokens[i] = max(fs, fs_2) // NS, each
+            while step < count and used < full:
+                used = _count_gap(max(fs, fs_2) // NS, each, recent, gaps, tokens, used)
                 fs += per_kv * n
                 fs_2 += per_kv_2 * n
-            used = until
+                step += 1
         if step == count:
             row, step = row + 1, np.int64(0)
     at[0], at[1], at[2] = row, step, used

@@ -68,18 +68,21 @@ def read_log(
         even = step_time.per_kv_token_s == 0
     whole, parts = np.zeros(4, np.int64), np.zeros(2)
     gaps, tokens = (_longer(late, _LISTED) for late in (late_ns, late_tokens))
+    recent = np.zeros((_kernel.SLOTS, 2), np.int64)
     at = np.array([0, 0, len(late_ns)])  # row of the block, step of the row, end of the list
     for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
         _kernel.add_up(start, end, steps, running, charged, blocks, blocks_per_step, whole, parts)
         at[:2] = 0
         while True:
-            _kernel.list_gaps(at, start, end, steps, charged, prefill, decode, kv, sides, even, gaps, tokens)
+            _kernel.list_gaps(at, start, end, steps, charged, prefill, decode, kv, sides, even, recent, gaps, tokens)
             if at[0] == len(start):
                 break
             at[2] = kept = _join(gaps, tokens, at[2])
             if 2 * kept > len(gaps):
                 gaps, tokens = (_longer(each[:kept], 3 * kept) for each in (gaps, tokens))
-    kept = _join(gaps, tokens, at[2])
+    rest = recent[recent[:, 1] > 0].T
+    gaps, tokens = (np.append(listed[: at[2]], more) for listed, more in zip((gaps, tokens), rest, strict=True))
+    kept = _join(gaps, tokens, len(gaps))
     gaps_s, tokens = gaps[:kept] / 1e9, tokens[:kept].copy()
     gaps_s.flags.writeable = tokens.flags.writeable = False  # whoever asks gets the same arrays
     all_steps, in_steps, busy_ns, most = whole.tolist()

@@ -399,7 +399,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         good = int(np.count_nonzero(_good(result, slo, latencies_s)))
     return Summary(
         requests=n,
-        by_status={status.name: int(np.count_nonzero(result.status == status)) for status in Status},
+        by_status={status.name: int(np.count_nonzero(result.status == int(status))) for status in Status},
         one_token=int(np.count_nonzero(one_token)),
         duration_s=duration,
         request_throughput=int(np.count_nonzero(done)) / duration,
@@ -473,9 +473,8 @@ def _from_log(result: Result) -> dict[str, Any]:
     """Averages over steps and over time, and the share of the pool's blocks in use; NaN where no log tells."""
     log, duration = result.segments, result.duration_s
     names = ("mean_batch_size", "busy_fraction", "mean_in_system", "mean_kv_usage", "max_kv_usage")
-    if log is None or not len(log):
+    if log is None or not (facts := result.log_facts).steps:
         return {**dict.fromkeys(names, math.nan), "kv_blocks": None}
-    facts = result.log_facts
     pool = getattr(result.description.get("kv"), "usable_blocks", None)  # one's own comes from a file as text
     numbers = (
         facts.running_steps / facts.steps,
@@ -494,19 +493,23 @@ def _reasons(result: Result) -> dict[str, int]:
 
 
 def _spread(column_s: Floats) -> Spread:
+    """Of a column with NaN for the missing, which is left in another order."""
     nothing = np.isnan(column_s)
     missing = int(np.count_nonzero(nothing))
     n, measured = len(column_s), column_s[~nothing] if missing else column_s
     if not n:
         return _NOTHING
-    p50, p90, p99 = _at_ranks(measured, [_rank(q, n) for q in (0.5, 0.9, 0.99)])
     mean, longest = (float(measured.mean()), float(measured.max())) if len(measured) else (math.nan, math.nan)
+    p50, p90, p99 = _at_ranks(measured, [_rank(q, n) for q in (0.5, 0.9, 0.99)])
     return Spread(n - missing, missing, mean, p50, p90, p99, longest)
 
 
 def _at_ranks(values: Floats, ranks: list[int]) -> list[float]:
-    """The values of ascending ranks, from 1; infinite beyond the last. Each rank is sought above the one before."""
-    found, rest, below = [], values.copy(), 0
+    """The values of ascending ranks, from 1; infinite beyond the last. Each is sought above the one before.
+
+    The values are left in another order.
+    """
+    found, rest, below = [], values, 0
     for rank in ranks:
         if rank > len(values):
             found.append(math.inf)
