@@ -874,8 +874,8 @@ def _count_gap(gap: int, count: int, recent: Any, gaps: Any, tokens: Any, used: 
 def list_gaps(
     at: Any, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
     recent: Any, gaps: Any, tokens: Any,
-) -> None:  # fmt: skip
-    """Count the gaps before the tokens of the log's rows, and how many tokens came after each, until the list is full.
+) -> bool:  # fmt: skip
+    """Count the gaps before the tokens of the log's rows until the list is full; return whether all are counted.
 
     `recent` holds one gap per slot, and how many tokens; whatever had to give way to another is in the list. `at` says
     where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
@@ -903,6 +903,7 @@ def list_gaps(
         if step == count:
             row, step = row + 1, np.int64(0)
     at[0], at[1], at[2] = row, step, used
+    return row == len(start)
 
 
 @njit(cache=True)
@@ -938,3 +939,28 @@ def add_up(
         block_ns += max(0.0, blocks[i] - 0.5 * blocks_per_step * charged[i] * (steps[i] - 1)) * float(lasts)
     whole[0], whole[1], whole[2], whole[3] = all_steps, in_steps, busy_ns, most
     parts[0], parts[1] = in_pots_ns, block_ns
+
+
+READ_AT_ONCE = 256  # rows: unpacked, they stay in the cache that is nearest
+
+
+@njit(cache=True)
+def read_packed(
+    rows: Any, marks: Any, place: Any, columns: Any, blocks_per_step: float, whole: Any, parts: Any, side: Any,
+    even: bool, at: Any, recent: Any, gaps: Any, tokens: Any,
+) -> bool:  # fmt: skip
+    """`unpack`, `add_up` and `list_gaps`, a few rows at a time, until the list is full; return whether all is read.
+
+    `place` says where `unpack` goes on, and how many rows it left in `columns`; `at` where `list_gaps` does.
+    """
+    end, steps, charged, kv, blocks = columns[1], columns[2], columns[3], columns[4], columns[5]
+    prefill, decode = columns[7], columns[8]
+    while True:
+        start = columns[0][: place[3]]
+        if not list_gaps(at, start, end, steps, charged, prefill, decode, kv, side, even, recent, gaps, tokens):
+            return False
+        place[3] = unpack(rows, marks, place, columns)
+        if place[3] == 0:
+            return True
+        add_up(columns[0][: place[3]], end, steps, charged, charged, blocks, blocks_per_step, whole, parts)
+        at[0], at[1] = 0, 0

@@ -6,12 +6,15 @@ number wherever both fit, because sorting plain numbers is ten times as fast as 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ._token_log import TokenSegments
 from .step_time import ClosedForm, StepTime
 
 if TYPE_CHECKING:
@@ -67,16 +70,12 @@ def read_log(
         sides[: len(known)] = known
         even = step_time.per_kv_token_s == 0
     whole, parts = np.zeros(4, np.int64), np.zeros(2)
+    totals = (blocks_per_step, whole, parts)
     gaps, tokens = (_longer(late, _LISTED) for late in (late_ns, late_tokens))
     recent = np.zeros((_kernel.SLOTS, 2), np.int64)
     at = np.array([0, 0, len(late_ns)])  # row of the block, step of the row, end of the list
-    for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
-        _kernel.add_up(start, end, steps, running, charged, blocks, blocks_per_step, whole, parts)
-        at[:2] = 0
-        while True:
-            _kernel.list_gaps(at, start, end, steps, charged, prefill, decode, kv, sides, even, recent, gaps, tokens)
-            if at[0] == len(start):
-                break
+    for read in _passes(log, totals, sides, even, at):
+        while not read(recent, gaps, tokens):
             at[2] = kept = _join(gaps, tokens, at[2])
             if 2 * kept > len(gaps):
                 gaps, tokens = (_longer(each[:kept], 3 * kept) for each in (gaps, tokens))
@@ -88,6 +87,21 @@ def read_log(
     all_steps, in_steps, busy_ns, most = whole.tolist()
     in_pots_ns, block_ns = parts.tolist()
     return LogFacts(gaps_s, tokens, all_steps, in_steps, busy_ns / 1e9, in_pots_ns / 1e9, block_ns / 1e9, most)
+
+
+def _passes(log: Segments, totals: tuple[Any, ...], sides: Any, even: bool, at: Any) -> Iterator[Callable[..., bool]]:
+    """Functions that read a part of the log each, to be called again until they return true."""
+    from . import _kernel
+
+    if isinstance(log, TokenSegments):
+        place = np.zeros(4, np.int64)
+        columns = np.zeros((len(_kernel.UNPACKED), _kernel.READ_AT_ONCE), np.int64)
+        yield partial(_kernel.read_packed, *log.packed, place, columns, *totals, sides, even, at)
+        return
+    for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
+        _kernel.add_up(start, end, steps, running, charged, blocks, *totals)
+        at[:2] = 0
+        yield partial(_kernel.list_gaps, at, start, end, steps, charged, prefill, decode, kv, sides, even)
 
 
 def _longer(column: Ints, room: int) -> npt.NDArray[np.int64]:

@@ -69,6 +69,11 @@ class TokenSegments(Segments):
             yield tuple(columns[places[name], :used] for name in names)
 
     @property
+    def packed(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The rows and the marks, as the engine wrote them."""
+        return self._packed["rows"], self._packed["marks"]
+
+    @property
     def waited_s(self) -> float:
         """As in `Segments`, but as the engine summed it."""
         return float(self._packed["waited_s"])
