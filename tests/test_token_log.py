@@ -82,3 +82,12 @@ def test_gaps_and_counts_too_large_for_one_number_are_joined_too():
     gaps, tokens = np.array([2**61, 5, 2**61, 7]), np.array([3, 2**40, 4, 1])
     assert _log_facts._join(gaps, tokens, 4) == 3
     assert gaps[:3].tolist() == [5, 7, 2**61] and tokens[:3].tolist() == [2**40, 1, 7]
+
+
+def test_gaps_that_share_a_slot_are_counted_apart():
+    slots = int(_kernel.SLOTS)
+    recent, gaps, tokens, used = np.zeros((slots, 2), np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), 0
+    for gap, count in ((5, 2), (5, 3), (5 + slots, 7), (5, 1), (6, 4)):
+        used = _kernel._count_gap(gap, count, recent, gaps, tokens, used)
+    assert gaps[:used].tolist() == [5, 5 + slots] and tokens[:used].tolist() == [5, 7]
+    assert recent[5:7].tolist() == [[5, 1], [6, 4]]

@@ -854,7 +854,8 @@ def unpack(rows: Any, marks: Any, at: Any, columns: Any) -> int:
     return used
 
 
-SLOTS = np.uint64(32_749)  # a prime, so that gaps any few nanoseconds apart spread over all slots; they stay in a core's cache
+# A prime, so that gaps any few nanoseconds apart spread over all slots; few enough to stay in the cache of a core.
+SLOTS = np.uint64(32_749)
 
 
 @njit(cache=True)

@@ -1,7 +1,8 @@
 """What the log of steps comes to, in one pass: the gaps between tokens, counted exactly, and totals over the run.
 
-The gaps are listed until a list is full, then sorted, and equal ones are joined. A gap and its count go into one whole
-number wherever both fit, because sorting plain numbers is ten times as fast as sorting an index to them.
+Most gaps are counted in a table small enough for a core's cache. Those that have to leave it are listed until a list is
+full, then sorted, and equal ones are joined. A gap and its count go into one whole number wherever both fit, because
+sorting plain numbers is ten times as fast as sorting an index to them.
 """
 
 from __future__ import annotations
