@@ -75,7 +75,7 @@ def test_gaps_between_chunks_are_no_itl_where_chunks_are_no_tokens(tmp_path: Pat
     assert result.description["no_itl"].startswith("1 of 2 answers have other numbers of chunks")
     assert result.summary().itl_s.count == 0
     assert result.tpot_s[0] == pytest.approx(0.3 / 4)  # what needs no gaps is exact all the same
-    with pytest.raises(ValueError, match="no log of steps"):
+    with pytest.raises(ValueError, match="no gaps between tokens"):
         result.itl()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from .bench import bench
 from .driver import SimulationInterrupted
 from .kv_cache import KVCache, kv_cache
 from .reference import reference
@@ -45,6 +46,7 @@ __all__ = [
     "Status",
     "TraceError",
     "Workload",
+    "bench",
     "closed_loop",
     "compare_runs",
     "deterministic",

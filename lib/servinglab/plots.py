@@ -410,6 +410,8 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
     Parameters
     ----------
     result : Result
+        Where a request's first step isn't known, as in a run measured by a client, its bar is pale until the first
+        token.
     first : int, optional
         Only the first so many requests.
 
@@ -426,6 +428,9 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
     served = np.flatnonzero(result.finished[:count])
     rows = served + 1
     arrival, start, finish = (column[served] for column in (result.arrival_s, result.scheduled_s, result.finish_s))
+    parts = "wait", "cook"
+    if np.isnan(start).any():
+        start, parts = result.first_token_s[served], ("TTFT", "decode")
     ax.barh(rows, start - arrival, left=arrival, height=0.5, color=COLORS["pale"], hatch="///", edgecolor="white")
     ax.barh(rows, finish - start, left=start, height=0.7, color=COLORS["blue"])
     ax.plot(arrival, rows, linestyle="", marker="|", color=COLORS["orange"], markersize=8, markeredgewidth=2)
@@ -434,10 +439,10 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
     if len(served):
         last = -1
         middle = (finish[last] + start[last]) / 2
-        ax.annotate("cook", (middle, rows[last]), color="white", ha="center", va="center", fontsize=9)
+        ax.annotate(parts[1], (middle, rows[last]), color="white", ha="center", va="center", fontsize=9)
         longest = int(np.argmax(start - arrival))
         middle = (start[longest] + arrival[longest]) / 2
-        ax.annotate("wait", (middle, rows[longest] - 0.3), ha="center", va="bottom", fontsize=9)
+        ax.annotate(parts[0], (middle, rows[longest] - 0.3), ha="center", va="bottom", fontsize=9)
     return ax
 
 
@@ -485,6 +490,7 @@ def kitchen(results: Mapping[str, Result]) -> Component:
 
 def _lane(name: str, run: Result) -> dict[str, Any]:
     """One scheduler's run as the page's script wants it: each order's moments and its seat; the pot's steps."""
+    steps = run.steps()
     if run.pots != 1:
         raise ValueError(f"results must be runs on one pot; {name!r} has {run.pots or 'endless'} pots")
     if not run.finished.all() or len(run) > KITCHEN_ORDERS or not len(run):
@@ -494,7 +500,6 @@ def _lane(name: str, run: Result) -> dict[str, Any]:
         )
     if run.prompt_tokens.any():
         raise ValueError(f"results must be of orders without prompts; {name!r} has prompts")
-    steps = run.steps()
     first = np.searchsorted(steps.start_ns, run.scheduled_ns)
     ends = [steps.end_ns[k : k + n].tolist() for k, n in zip(first, run.output_tokens.tolist(), strict=True)]
     scheduler = run.description["scheduler"]

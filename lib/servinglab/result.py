@@ -309,6 +309,8 @@ class Result:
             done = self.finished
             later = int((self.output_tokens[done] - 1).sum())
             return np.zeros(min(later, 1)), np.full(min(later, 1), later, np.int64)
+        if self.segments is None:
+            raise ValueError("this result has no gaps between tokens: neither measured ones nor a log of steps")
         facts = self.log_facts
         return facts.gaps_s, facts.tokens
 

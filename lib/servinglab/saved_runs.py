@@ -91,7 +91,7 @@ def save_run(result: Result, path: str | Path) -> None:
 
 
 def read_run(path: str | Path, since: str | None = None) -> Result:
-    """Read a run: one that `save_run` wrote, a load test's folder, or a result file of another tool.
+    """Read a run: one that `save_run` or a hook to an engine wrote, a load test, or another tool's result file.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def read_run(path: str | Path, since: str | None = None) -> Result:
     >>> read_run(__file__)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: ...saved_runs.py isn't a run: neither a NumPy archive of servinglab, nor the folder of a load test, ...
+    ValueError: ...saved_runs.py isn't a run: neither a NumPy archive of servinglab, nor the folder or the records ...
     """
     from . import __version__
 

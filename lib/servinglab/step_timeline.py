@@ -95,6 +95,7 @@ def step_states(result: Result, workload: Workload) -> StepStates:
     """
     if not isinstance(result, Result) or not isinstance(workload, Workload):
         raise ValueError(f"result must be a run, and workload what it ran; got {type(result)} and {type(workload)}")
+    log = result.steps()
     if result.pots != 1:
         raise ValueError(f"result must be a run on one pot; got {result.pots or 'endless'} pots")
     same_requests = (
@@ -106,7 +107,6 @@ def step_states(result: Result, workload: Workload) -> StepStates:
         raise ValueError(f"result must be a run of the workload; {len(result)} requests differ from {len(workload)}")
     scheduler = result.description.get("scheduler")
     kv = result.description.get("kv")
-    log = result.steps()
     if isinstance(scheduler, ContinuousBatching) and (kv is not None or scheduler.counts_tokens):
         return _put_again(result, workload, scheduler, kv, log)
     return _from_rows(result, scheduler, log)

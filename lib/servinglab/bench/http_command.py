@@ -14,7 +14,6 @@ from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from .._engine_options import refuse
 from .._law_option import parse_law
@@ -23,10 +22,10 @@ from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
 from ..saved_runs import read_run, told_plainly
 from . import openvino_command, torch_command, torch_steps
-from .plan import Stage, burst, mixed, ramp, ramp_clients
+from .plan import Stage, burst, mixed, ramp, ramp_clients, stage_of
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
-from .server import server_facts
+from .server import key_headers, root_of, served_model
 from .vllm_bench import vllm_bench_fields
 
 _LENGTHS = {
@@ -300,23 +299,11 @@ def _single(args: argparse.Namespace, columns: dict[str, Any]) -> Stage:
         else:
             raise ValueError("--duration-s goes with --poisson, --deterministic, --gamma and --closed-loop")
     work = workload(given, {})
-    if work.is_closed:
-        return Stage(work, work.clients, duration_s=args.duration_s)
-    measured = work.rate_rps if math.isfinite(work.rate_rps) else float(len(work))  # of one request, or all at once
-    return Stage(work, measured if rate is None else rate)
-
-
-def _root(url: str) -> str:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"URL must be an address such as http://127.0.0.1:8000; got {url!r}")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    return stage_of(work, args.duration_s) if work.is_closed else stage_of(work, load=rate)
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    headers = {}
-    if key := os.environ.get("OPENAI_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
+    headers = key_headers()
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
@@ -340,10 +327,6 @@ def _about(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _http(args: argparse.Namespace) -> int:
-    try:
-        import aiohttp  # noqa: F401  # the sending processes need it
-    except ImportError:
-        raise ImportError("servinglab bench http needs aiohttp: pip install 'servinglab[bench]'") from None
     if args.resume is not None:
         folder = args.resume
         if args.url is not None:
@@ -359,15 +342,8 @@ def _http(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise ValueError(f"--workers must be at least 1; got {args.workers}")
     stages = _stages(args)
-    root, headers = _root(args.url), _headers(args.header)
-    model = args.model
-    if model is None:
-        facts = server_facts(root, headers, args.metrics_url or f"{root}/metrics")
-        if not facts["models"]:
-            raise ValueError(
-                f"no model to ask for: give --model ({facts['untold'].get('models', 'the server lists none')})"
-            )
-        model = facts["models"][0]
+    root, headers = root_of(args.url), _headers(args.header)
+    model = args.model or served_model(root, headers)
     names = (
         "api", "seed", "extra", "usage_per_chunk", "tokenizer", "connect_timeout_s", "first_token_timeout_s",
         "idle_timeout_s", "timeout_s",

@@ -1,4 +1,4 @@
-"""Result files of vLLM's bench, GuideLLM and AIPerf as a `Result`: converted where exact, refused where not.
+"""Files of runs as a `Result`: our load tests, vLLM's bench and engine, GuideLLM, AIPerf; refused where inexact.
 
 The tools use the same words for different things. What is done about it:
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ from typing import Any
 import numpy as np
 
 from .._checks import check_choice
+from ..measured_runs import read_vllm_run
 from ..result import NEVER, Result, Status
-from .records import to_result
-from .report import read_load_test
+from .records import Record, read_records, to_result
+from .report import REPORT_FORMAT, read_load_test
+from .run import FORMAT
 
 SINCE = ("scheduled", "sent")
 
@@ -50,16 +53,17 @@ class _Row:
 
 
 def read_measured_run(path: str | Path, since: str | None = None) -> Result:
-    """Read a load test: a folder of `servinglab bench http`, or a result file of another tool.
+    """Read a load test of `servinglab bench http`, or a result file of another tool.
 
     Parameters
     ----------
     path : str or Path
-        A folder; vLLM's JSON, written with ``--save-detailed``; GuideLLM's JSON; AIPerf's JSON lines of records. The
-        content decides, not the name.
+        A load test's folder, or its ``requests.jsonl`` alone; the JSON of vLLM's bench, written with
+        ``--save-detailed``; a vLLM engine's own times, as `servinglab.measured_runs` describes them; GuideLLM's JSON;
+        AIPerf's JSON lines of records. The content decides, not the name.
     since : {"scheduled", "sent"}, optional
-        What an arrival is. The default is "scheduled" for a folder and "sent" for the others, which all have the real
-        send; `Result.description` says which it is.
+        What an arrival is. The default is "scheduled" for our load tests and "sent" for the others, which all have the
+        real send; `Result.description` says which it is. An engine's own times count from when it queued a request.
 
     Returns
     -------
@@ -77,20 +81,31 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
     if since is not None:
         check_choice("since", since, SINCE)
     if place.is_dir():
-        test = read_load_test(place)
-        used = [record for record in test.records if record.outcome != "interrupted"]
-        return to_result(
-            used, since or "scheduled", description={"measured": place.name, "since": since or "scheduled"}
-        )
+        return _folder(place, since)
     try:
         text = place.read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         raise _unknown(place) from None
+    first = _first_object(text)
+    if "scheduled_s" in first and "outcome" in first:
+        return _records(place, read_records(place), since)
+    if "queued_ts" in first:
+        if since is not None:
+            raise ValueError(f"{place} holds an engine's own times, from when it queued a request: since isn't theirs")
+        return read_vllm_run(place).result
+    if (what := first.get("format")) in _NO_RUNS:
+        raise ValueError(f"{place} holds {_NO_RUNS[what]}")
+    if text.startswith("request,arrival_s,"):
+        raise ValueError(f"{place} is a table of requests, without what was run and the gaps between tokens: save_run")
     try:
         whole = json.loads(text)
     except ValueError:
         return _aiperf(place, text, since)
     if isinstance(whole, dict):
+        if "calibration" in whole:
+            raise ValueError(
+                f"{place} holds a calibration and figures, without the requests' times: read the .npz files beside it"
+            )
         if "aiperf_version" in whole:
             raise ValueError(
                 f"{place} holds AIPerf's summaries only: percentiles can't be taken apart. Give its file of records"
@@ -104,10 +119,48 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
     raise _unknown(place)
 
 
+_NO_RUNS = {
+    REPORT_FORMAT: "a load test's report, without its requests' times: read the folder, or its requests.jsonl",
+    FORMAT: "a load test's settings, without its requests: read the folder, or its requests.jsonl",
+    "servinglab torch steps": "steps of bench torch, without requests: servinglab bench show reads it",
+}
+"""What our other files hold, by the format that they say."""
+
+
+def _folder(place: Path, since: str | None) -> Result:
+    runs = sorted(file.name for file in place.glob("*.npz"))
+    if runs and not (place / "run.json").exists():
+        raise ValueError(f"{place} holds {len(runs)} runs: give one of its files, {', '.join(runs)}")
+    test = read_load_test(place)
+    setup = test.state["setup"]
+    about = {"server": setup["root"], "model": setup["model"], "workload": [s["name"] for s in test.state["stages"]]}
+    return _records(place, test.records, since, about)
+
+
+def _records(place: Path, records: Sequence[Record], since: str | None, about: Mapping[str, Any] = {}) -> Result:
+    used = [record for record in records if record.outcome != "interrupted"]
+    if not used:
+        raise ValueError(f"{place} holds no request that was sent to its end")
+    since = since or "scheduled"
+    try:
+        return to_result(used, since, description={"measured": place.name, "since": since, **about})
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _first_object(text: str) -> Mapping[str, Any]:
+    """The JSON object that a text is, or that its first line is; an empty one if neither."""
+    for piece in (text.lstrip("\ufeff \r\n").split("\n", 1)[0], text):
+        with suppress(ValueError):
+            if isinstance(found := json.loads(piece), dict):
+                return found
+    return {}
+
+
 def _unknown(path: Path) -> ValueError:
     return ValueError(
-        f"{path} isn't a run: neither a NumPy archive of servinglab, nor the folder of a load test, nor a result file "
-        "of vLLM's bench, GuideLLM or AIPerf"
+        f"{path} isn't a run: neither a NumPy archive of servinglab, nor the folder or the records of a load test, nor "
+        "a result file of vLLM's bench, GuideLLM or AIPerf, nor a vLLM engine's times of requests"
     )
 
 

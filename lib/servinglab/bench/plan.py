@@ -47,6 +47,33 @@ class Stage:
         return "clients" if self.workload.is_closed else "requests/s"
 
 
+def stage_of(workload: Workload, duration_s: float | None = None, load: float | None = None) -> Stage:
+    """One workload as a test of its own.
+
+    Parameters
+    ----------
+    workload : Workload
+    duration_s : float, optional
+        After which clients of a closed loop send no more; an open loop has none.
+    load : float, optional
+        Requests per second of an open loop, where it is known better than from the arrivals.
+
+    Examples
+    --------
+    >>> stage_of(closed_loop(4, 100, 1)).load, stage_of(Workload.from_arrivals([0.0, 0.5, 1.0])).load
+    (4, 2.0)
+    """
+    if workload.is_closed:
+        if duration_s is not None:
+            check_number("duration_s", duration_s, gt=0)
+        return Stage(workload, workload.clients, duration_s)
+    if duration_s is not None:
+        raise ValueError("duration_s belongs to a closed loop; an open one ends with its arrivals")
+    if load is None:  # of one request, or of all at once, there is no rate
+        load = workload.rate_rps if math.isfinite(workload.rate_rps) else float(len(workload))
+    return Stage(workload, load)
+
+
 def burst(
     size: int, every_s: float, count: int, prompt_tokens: Any = 512, output_tokens: Any = 128, seed: int = 0
 ) -> Workload:

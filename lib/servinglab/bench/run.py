@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -133,8 +134,10 @@ def run_load_test(
     ChildProcessError
         If a sending process fails.
     ImportError
-        If a tokenizer is named and the package for it isn't installed.
+        If aiohttp isn't installed, or a tokenizer is named and the package for it isn't.
     """
+    if find_spec("aiohttp") is None:  # the sending processes need it
+        raise ImportError("a load test needs aiohttp: pip install 'servinglab[bench]'")
     if setup.tokenizer is not None:
         token_ends(setup.tokenizer)  # here, where a mistake is told before anything is sent
     headers = setup.headers or {}

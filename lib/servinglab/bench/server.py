@@ -7,6 +7,7 @@ report never passes off silence as a zero.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -14,6 +15,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 _PATIENCE_S = 2.0
 EVERY_S = 1.0
@@ -46,6 +48,45 @@ def get(url: str, headers: dict[str, str]) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as the load: straight to the server
     with opener.open(request, timeout=_PATIENCE_S) as response:
         return response.read().decode("utf-8", "replace")
+
+
+def root_of(url: str) -> str:
+    """A server's address without ``/v1``.
+
+    Raises
+    ------
+    ValueError
+        If it isn't an address.
+
+    Examples
+    --------
+    >>> root_of("localhost:8000/v1/")
+    'http://localhost:8000'
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"URL must be an address such as http://127.0.0.1:8000; got {url!r}")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def key_headers() -> dict[str, str]:
+    """The header with the key that the variable OPENAI_API_KEY holds; none if it holds none."""
+    key = os.environ.get("OPENAI_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def served_model(root: str, headers: dict[str, str]) -> str:
+    """The first model that a server lists.
+
+    Raises
+    ------
+    ValueError
+        If it lists none, or doesn't answer, with the reason.
+    """
+    facts = server_facts(root, headers, f"{root}/metrics")
+    if not facts["models"]:
+        raise ValueError(f"no model to ask for: give --model, or model= in Python ({facts['untold'].get('models', f'{root} lists none')})")
+    return str(facts["models"][0])
 
 
 def server_facts(root: str, headers: dict[str, str], metrics_url: str) -> dict[str, Any]:
