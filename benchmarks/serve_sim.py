@@ -4,8 +4,10 @@
     python benchmarks/serve_sim.py --quick    # 100 requests each, too few for a P99
 
 Server and `servinglab bench http` run in processes of their own. The simulator then serves the same requests: each from
-its *scheduled* instant, with its own lengths. Asked for: within 3 % at P50 and 5 % at P99. Whatever else runs on the
-machine is in the measured figures; root can shield them from it with `chrt -f 10 python benchmarks/serve_sim.py`.
+its *scheduled* instant, with its own lengths. Sending, HTTP and waking up take a millisecond or two besides, which no
+simulator of an engine knows; how much is measured before the load, on requests that come one by one, and added to what
+the simulator says. Asked for: within 3 % at P50 and 5 % at P99. Whatever else runs on the machine is in the measured
+figures; root can shield them from it with `chrt -f 10 python benchmarks/serve_sim.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ CASES = {  # name: step time, mean prompt and answer tokens, speed, loads as sha
     "an 8B model": (SMALL, 200, 60, 1.0, (0.3, 0.6)),
     "an 8B model at a quarter of its speed": (SMALL, 200, 60, 0.25, (0.6,)),
 }
+ONE_BY_ONE_RPS = 10.0
 SERVINGLAB = [sys.executable, "-m", "servinglab"]
 
 
@@ -65,11 +68,11 @@ class Server:
         return self._process.communicate()[0].strip().splitlines()[-1].rpartition(", ")[2]
 
 
-def load(url: str, rate: float, n: int, prompt: str, answer: str) -> dict[str, np.ndarray]:
+def load(url: str, pattern: str, rate: float, n: int, prompt: str, answer: str) -> dict[str, np.ndarray]:
     """Load a server; one column per fact about a request, in the order of the scheduled instants."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            "--poisson",
+            f"--{pattern}",
             repr(rate),
             "--n",
             str(n),
@@ -96,40 +99,63 @@ def most_rps(step: sl.AffineStep, prompt: float, answer: float) -> float:
     return 1 / (step.per_prefill_token_s * prompt + answer * (step.fixed_s / SEATS + step.per_request_s))
 
 
+def replay(found: dict[str, np.ndarray], step: sl.AffineStep, speed: float) -> dict[str, np.ndarray]:
+    """What the simulator says of the same requests, in seconds of the clock on the wall."""
+    work = sl.Workload.from_arrivals(
+        speed * found["scheduled_s"], prompt_tokens=found["prompt_tokens"], output_tokens=found["output_tokens"]
+    )
+    run = sl.simulate(work, sl.ContinuousBatching(SEATS, BUDGET), step)
+    return {name: getattr(run, name) / speed for name in ("ttft_s", "tpot_s", "e2e_s")}
+
+
+def read_off(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same figures as the client saw them."""
+    gaps = np.where(found["output_tokens"] > 1, found["output_tokens"] - 1, np.nan)
+    return {
+        "ttft_s": found["first_token_s"] - found["scheduled_s"],
+        "tpot_s": (found["finish_s"] - found["first_token_s"]) / gaps,
+        "e2e_s": found["finish_s"] - found["scheduled_s"],
+    }
+
+
+def added_s(found: dict[str, np.ndarray], step: sl.AffineStep, speed: float) -> float:
+    """What a TTFT has beyond the simulator's, at the median of the requests."""
+    return float(np.median(read_off(found)["ttft_s"] - replay(found, step, speed)["ttft_s"]))
+
+
 def compare(name: str, step: sl.AffineStep, prompt: int, answer: int, speed: float, share: float, n: int) -> bool:
     """Load one server at one rate; print simulated against measured; say whether it kept the limits."""
     rate = speed * share * most_rps(step, prompt, answer)
     server = Server(step, speed)
     try:
-        found = load(server.url, rate, n, f"geometric:{prompt}", f"geometric:{answer}")
-        busy = server.cpu_s() / np.ptp(found["finish_s"])
+        alone = load(server.url, "deterministic", ONE_BY_ONE_RPS, 100, str(prompt), "2")
+        before_s = server.cpu_s()
+        found = load(server.url, "poisson", rate, n, f"geometric:{prompt}", f"geometric:{answer}")
+        busy = (server.cpu_s() - before_s) / np.ptp(found["finish_s"])
     finally:
         late = server.stop()
-    work = sl.Workload.from_arrivals(
-        speed * found["scheduled_s"], prompt_tokens=found["prompt_tokens"], output_tokens=found["output_tokens"]
-    )
-    predicted = sl.simulate(work, sl.ContinuousBatching(SEATS, BUDGET), step)
-    gaps = np.where(work.output_tokens > 1, work.output_tokens - 1, np.nan)
-    measured = {
-        "ttft_s": found["first_token_s"] - found["scheduled_s"],
-        "tpot_s": (found["finish_s"] - found["first_token_s"]) / gaps,
-        "e2e_s": found["finish_s"] - found["scheduled_s"],
-    }
+    http_s = added_s(alone, step, speed)
     delay = 1e3 * np.percentile(found["sent_s"] - found["scheduled_s"], (50, 99))
     print(f"\n{name}, {rate:.1f} requests/s ({100 * share:.0f} % of what it carries), {n:,} requests")
     print(f"  the server's CPU {100 * busy:.0f} % of one core; {late}")
     print(f"  requests sent {delay[0]:.2f} ms after their instant at P50, {delay[1]:.2f} ms at P99")
-    predicted_s = {name: getattr(predicted, name) / speed for name in measured}
-    added = 1e3 * np.median(measured["ttft_s"] - predicted_s["ttft_s"])
-    print(f"  HTTP, both its ends and the machine add {added:.2f} ms to a TTFT, at the median of the requests")
-    print(f"  {'':6}{'P50 simulated':>15}{'measured':>12}{'off':>9}{'P99 simulated':>17}{'measured':>12}{'off':>9}")
+    print(
+        f"  HTTP, both its ends and the machine add {1e3 * http_s:.2f} ms to a TTFT where requests come one by one, ",
+        end="",
+    )
+    print(f"{1e3 * added_s(found, step, speed):.2f} ms under this load")
+    print(f"  {'':6}{'P50 simulated':>15}{'+ HTTP':>12}{'measured':>12}{'off':>9}", end="")
+    print(f"{'P99 simulated':>17}{'+ HTTP':>12}{'measured':>12}{'off':>9}")
     kept = True
-    for column, values in measured.items():
+    predicted_s, measured_s = replay(found, step, speed), read_off(found)
+    for column, values in measured_s.items():
+        http = 0.0 if column == "tpot_s" else http_s  # both ends of a TPOT are as late
         cells = []
         for q, limit in LIMITS.items():
             a, b = (sl.metrics.percentile(x[~np.isnan(x)], q) for x in (predicted_s[column], values))
-            kept &= abs(b / a - 1) <= limit
-            cells.append(f"{1e3 * a:12.2f} ms{1e3 * b:9.2f} ms{100 * (b / a - 1):+8.2f} %")
+            off = b / (a + http) - 1
+            kept &= abs(off) <= limit
+            cells.append(f"{1e3 * a:12.2f} ms{1e3 * (a + http):9.2f} ms{1e3 * b:9.2f} ms{100 * off:+8.2f} %")
         print(f"  {column[:-2]:6}{'  '.join(cells)}", flush=True)
     return kept
 
@@ -140,7 +166,7 @@ def throughput() -> None:
     for rate in (200, 400, 800):
         server = Server(sl.AffineStep(5e-3, 1e-7))
         try:
-            found = load(server.url, rate, 5 * rate, "20", "20")
+            found = load(server.url, "poisson", rate, 5 * rate, "20", "20")
             spent = server.cpu_s()
         finally:
             late = server.stop()
