@@ -512,6 +512,14 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_a_budget_keeps_steps_of_long_prompts_within_the_clock():
+    work = sl.poisson(0.01, 600, seed=1, prompt_tokens=1_000_000, output_tokens=2)
+    step = sl.AffineStep(5e-3, 1e-5, 2e-5, 4e-8)
+    assert sl.simulate(work, sl.ContinuousBatching(1024, 8192), step).finished.all()
+    with pytest.raises(ValueError, match=r"a step of this run could last 1\.2\d*e\+04 s"):
+        sl.simulate(work, sl.ContinuousBatching(1024), step)
+
+
 def test_without_numba_it_still_runs_and_says_so_once():
     code = textwrap.dedent("""
         import sys, warnings

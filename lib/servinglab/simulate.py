@@ -396,8 +396,9 @@ def _check_clock(workload: Workload, scheduler: Any, seats: int, step_time: Clos
     prompts, outputs = workload.prompt_tokens, workload.output_tokens
     longest_prompt, longest_answer, answers = int(prompts.max()), int(outputs.max()), float(outputs.sum())
     scale = float(workload.service_scale.max())
-    longest_context = longest_prompt + longest_answer
-    step_s = step_time.longest_s(seats, seats * longest_prompt, seats * longest_context, scale)
+    read, keep = (seats * each for each in (longest_prompt, longest_prompt + longest_answer))
+    budget = getattr(scheduler, "max_num_batched_tokens", None)
+    step_s = step_time.longest_s(seats, read if budget is None else min(read, budget), keep, scale)
     opens_s = 0.0 if workload.is_closed else float(workload.arrival_s[-1])
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
     if isinstance(scheduler, ContinuousBatching):  # no longer than one by one, but for prompts computed again
