@@ -180,6 +180,18 @@ def test_it_follows_all_other_rules_as_the_readable_one_does(run, step_time):
     check_tokens(run, step_time)
 
 
+@pytest.mark.filterwarnings("ignore:simulated step by step")
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(token_runs(all_rules=True), roofs(kv=True), st.sampled_from([2, 1 << 16]))
+def test_a_step_time_of_your_own_is_asked_at_the_same_steps(run, step_time, log_rows):
+    def steps_of_its_own(requests, prefill_tokens, kv_tokens):
+        return step_time(requests, prefill_tokens, kv_tokens) + 1e-3 * (kv_tokens % 7)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", log_rows)
+        check_tokens(run, steps_of_its_own)
+
+
 def check_tokens(run, step_time):
     work, rules, pool = run
     fast, plain = (serve(work, rules, step_time, kv=pool) for serve in (sl.simulate, sl.reference))
@@ -510,6 +522,30 @@ def test_a_small_log_changes_nothing(monkeypatch):
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore:simulated step by step")
+@pytest.mark.parametrize("serve", [sl.simulate, sl.reference])
+@pytest.mark.parametrize("seconds", [0.0, 4e-10, -1.0, np.nan, np.inf])
+def test_a_step_time_of_your_own_that_no_step_can_have(serve, seconds):
+    work = sl.Workload.from_arrivals([0.0], prompt_tokens=5, output_tokens=3)
+    with pytest.raises(ValueError, match=rf"step_time .* got {seconds!r} s for .*'prefill_tokens': 5, 'kv_tokens': 5"):
+        serve(work, sl.ContinuousBatching(2, 64), lambda *_: seconds)
+
+
+@pytest.mark.filterwarnings("ignore:simulated step by step")
+def test_a_step_time_of_your_own_may_not_outlast_the_clock():
+    work = sl.Workload.from_arrivals([0.0], prompt_tokens=5, output_tokens=9)
+    with pytest.raises(ValueError, match=r"this run could last 5e\+09 s"):
+        sl.simulate(work, sl.ContinuousBatching(2, 64), lambda *_: 1e9)
+
+
+def test_a_roofline_says_what_is_fast():
+    work = sl.Workload.from_arrivals([0.0], prompt_tokens=5, output_tokens=9)
+    step = sl.roofline("llama-3.1-8b", "h100-sxm")
+    with pytest.warns(UserWarning, match=r"step by step.*its sides\(\) are, less what `affine` leaves out"):
+        slow = sl.simulate(work, sl.ContinuousBatching(2, 64), step)
+    np.testing.assert_allclose(sl.simulate(work, sl.ContinuousBatching(2, 64), step.sides()).finish_s, slow.finish_s)
 
 
 def test_a_budget_keeps_steps_of_long_prompts_within_the_clock():

@@ -26,14 +26,14 @@ WORK = 1 << 24  # chunks served between two reports of progress, if no log is fu
 # state: what the loop remembers between two calls, beside the arrays
 (
     NOW, FREE_AT, LOOKED, CAME, NEXT, PENDING, HEAD, TAIL, RUNNING, UNDER_WAY, OLDEST, LOST, CHANGES, LOGGED, FREE,
-    EMPTY, FRESH, DONE, LATE, STATE,
-) = range(20)  # fmt: skip
+    EMPTY, FRESH, DONE, LATE, USED, ASKING, LASTS, STATE,
+) = range(23)  # fmt: skip
 
 # what doesn't change
 (
     CLIENTS, SEATS, BUDGET, CHUNKED, THRESHOLD, ADAPTIVE, BY_PRIORITY, LONGEST, GATE, WHOLE, PROMPTS_FIRST, WATERMARK,
-    BLOCKS, BLOCK_SIZE, LIMITED, CACHING, ASYNC, PER_PIECE,
-) = range(18)  # fmt: skip
+    BLOCKS, BLOCK_SIZE, LIMITED, CACHING, ASYNC, PER_PIECE, ASKS,
+) = range(19)  # fmt: skip
 
 # a request. ROOM: tokens that its blocks can hold. With prefix caching also where in `store` its blocks, its prompt's
 # pieces and its own contents stand, how many pieces there are, and how many blocks are noted as full
@@ -56,7 +56,7 @@ CONTENT, USERS, TWIN, SOONER, LATER, HOLE = range(6)
 
 
 def memory(
-    workload: Workload, engine: PagedScheduler, limited: bool, reject: Any, side: Any, requests: Any
+    workload: Workload, engine: PagedScheduler, limited: bool, reject: Any, side: Any | None, requests: Any
 ) -> tuple[Any, ...]:
     """What `run` takes, before anything has happened.
 
@@ -69,8 +69,8 @@ def memory(
         Whether there is a pool.
     reject : bool array
         Who is turned away.
-    side : int64 array
-        The step time's two sides.
+    side : int64 array or None
+        The step time's two sides. None: `run` asks for each step's length.
     requests
         Arrivals and outcomes, as `simulate` keeps them.
     """
@@ -107,11 +107,11 @@ def memory(
         workload.clients, seats, engine.budget, rules.chunked_prefill, rules.long_prefill_token_threshold,
         rules.adaptive_threshold, rules.policy == "priority", engine.longest, rules.full_prompt_gate,
         rules.reserve_whole_answer, rules.prefill_first, engine.watermark_blocks, engine.num_blocks, engine.block_size,
-        limited, rules.prefix_caching, rules.async_scheduling, per_piece,
+        limited, rules.prefix_caching, rules.async_scheduling, per_piece, side is None,
     )  # fmt: skip
     return (
         np.array(fixed, np.int64),
-        side,
+        np.zeros((2, 4), np.int64) if side is None else side,
         requests.think,
         requests.arrival,
         requests.times,
@@ -506,8 +506,8 @@ def _admit(
 @part
 def _begin(
     rules: Any, side: Any, times: Any, s: Any, waited: Any, request: Any, chunk: Any, row: Any, slot: int
-) -> bool:
-    """The step begins as soon as the one before it ends; return whether a token comes out."""
+) -> None:
+    """The step begins as soon as the one before it ends."""
     start, chunks = max(s[NOW], s[FREE_AT]), row[CHUNKS]
     prefill = kv = first = emitting = 0
     for i in range(chunks):
@@ -531,13 +531,12 @@ def _begin(
     for i in range(len(side)):
         fs = side[i, 0] + side[i, 1] * chunks + side[i, 2] * prefill + side[i, 3] * kv
         lasts = max(lasts, (fs + HALF) // NS)
-    s[FREE_AT] = start + lasts
-    row[START], row[END], row[R_RUNNING], row[PREFILL], row[KV] = start, start + lasts, s[RUNNING], prefill, kv
+    s[LASTS] = lasts
+    row[START], row[R_RUNNING], row[PREFILL], row[KV] = start, s[RUNNING], prefill, kv
     row[FIRST], row[DECODE], row[WAITING] = first, emitting - first, s[TAIL] - s[HEAD]
     row[IN_USE], row[PREEMPTED], row[MEMBERS] = rules[BLOCKS] - s[FREE], s[LOST], s[CHANGES]
     waited[1 + slot], waited[0] = waited[0], 0.0
     s[LOST] = 0
-    return emitting > 0
 
 
 @part
@@ -593,7 +592,7 @@ def _come_back(
 @part
 def _write(rules: Any, s: Any, waited: Any, row: Any, slot: int, log: Any, used: int) -> int:
     """Log a step; it lengthens the row before if nothing but tokens came or went since; return the rows in use."""
-    plain = row[DECODE] == row[CHUNKS] and row[PREFILL] == 0
+    plain = row[DECODE] == row[CHUNKS] and row[PREFILL] == 0 and rules[ASKS] == 0
     if used > 0 and plain and s[LOGGED] == row[MEMBERS]:
         before = log[used - 1]
         same = before["charged"] == row[CHUNKS] and before["waiting"] == row[WAITING]
@@ -632,29 +631,38 @@ def run(
     """Serve on until everything is done or a log is full; return the number of rows written.
 
     All but the logs comes from `memory`. `late` gets the gaps before tokens whose request got none in the step before.
-    It's finished when the state's NOW is FAR.
+    It's finished when the state's NOW is FAR. While the state is ASKING, it waits to be called again with the
+    nanoseconds in LASTS that the youngest step takes, and with the same logs.
     """
-    used, work = 0, 0
-    s[LATE] = 0
+    used, work = s[USED] if s[ASKING] > 0 else 0, 0
+    if s[ASKING] == 0:
+        s[LATE] = 0
     while used < len(log) and s[LATE] + rules[SEATS] <= len(late) and work < WORK:
-        coming = _come(rules, s, waited, think, arrival, request, line, pending, s[NOW])
-
         slot = (s[OLDEST] + s[UNDER_WAY]) & 1
         here, step = chunk[slot], row[slot]
-        step[CHUNKS] = 0
-        lost = s[LOST]
-        prompts_first = rules[PROMPTS_FIRST] > 0
-        budget = _run(
-            rules, s, preemptions, request, line, running, here, step, store, block, rules[BUDGET], prompts_first
-        )
-        if s[LOST] == lost:
-            _admit(rules, s, request, line, running, here, step, store, block, budget)
-        if prompts_first and step[CHUNKS] == 0:
-            _run(rules, s, preemptions, request, line, running, here, step, store, block, rules[BUDGET], False)
-
-        lost, emits = s[LOST] - lost, False
+        coming, lost = FAR, s[LOST]
+        if s[ASKING] == 0:
+            coming = _come(rules, s, waited, think, arrival, request, line, pending, s[NOW])
+            step[CHUNKS] = 0
+            prompts_first = rules[PROMPTS_FIRST] > 0
+            budget = _run(
+                rules, s, preemptions, request, line, running, here, step, store, block, rules[BUDGET], prompts_first
+            )
+            if s[LOST] == lost:
+                _admit(rules, s, request, line, running, here, step, store, block, budget)
+            if prompts_first and step[CHUNKS] == 0:
+                _run(rules, s, preemptions, request, line, running, here, step, store, block, rules[BUDGET], False)
+            lost = s[LOST] - lost
+            if step[CHUNKS] > 0:
+                _begin(rules, side, times, s, waited, request, here, step, slot)
+                if rules[ASKS] > 0:
+                    s[ASKING], s[USED] = 1, used
+                    return used
+        s[ASKING] = 0
+        emits = False
         if step[CHUNKS] > 0:
-            emits = _begin(rules, side, times, s, waited, request, here, step, slot)
+            step[END] = s[FREE_AT] = step[START] + s[LASTS]
+            emits = step[FIRST] + step[DECODE] > 0
             s[UNDER_WAY] += 1
             work += step[CHUNKS]
         if s[UNDER_WAY] > 0 and (not rules[ASYNC] or s[UNDER_WAY] > 1 or not emits):

@@ -4,7 +4,8 @@
 reference to the last step and nanosecond. What it models: pots that share one line, first come, first served, and steps
 whose time depends on what they hold; or one pot with a budget of tokens and a pool of KV blocks, with preemption.
 Priorities, thresholds for long prompts, prompts first, prefix caching and asynchronous scheduling are simulated step by
-step, which is slower but compiled too. Schedulers and step times of your own are left to the reference, with a warning.
+step, which is slower but compiled too. So is, where tokens are counted, a step time of your own, which is asked at
+every step; elsewhere it is left to the reference, as schedulers of your own are. Both come with a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .reference import check_pots, check_run, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
 from .step_time import ClosedForm, StepTime
-from .token_reference import HasBlocks, check_token_workload
+from .token_reference import HasBlocks, asked_ns, check_token_workload
 from .workload import Workload
 
 _LAST_INSTANT_S = 4.6e9  # the kernels take 2**62 ns for never
@@ -56,7 +57,7 @@ def simulate(
         Who is in the next step. LengthBucketedBatching, and any other object with their attributes and an `admit`
         method, is served by the reference engine, more slowly, with a warning.
     step_time : AffineStep, RoofStep or callable
-        Seconds of a step. A callable of your own is served by the reference engine too.
+        Seconds of a step. A callable of your own is asked at every step, which is slower, with a warning.
     pots : int or None
         How many pots share the line. None: as many as anyone could want.
     kv : Blocks or KVCache, optional
@@ -92,13 +93,15 @@ def simulate(
     slow = _why_slow(scheduler, step_time)
     if slow is not None:
         warnings.warn(f"simulated step by step, which is slower: {slow}", stacklevel=2)
-        return reference(workload, scheduler, step_time, pots, progress, kv=kv)
-    assert isinstance(step_time, ClosedForm)
     if tokens:
         assert isinstance(scheduler, ContinuousBatching)
-        by_stretches = all(getattr(scheduler, name) == usual for name, usual in _STRETCHES_NEED.items())
-        serve = _simulate_tokens if by_stretches else _simulate_rules
-        return serve(workload, scheduler, step_time, kv, progress)
+        if isinstance(step_time, ClosedForm) and all(
+            getattr(scheduler, name) == usual for name, usual in _STRETCHES_NEED.items()
+        ):
+            return _simulate_tokens(workload, scheduler, step_time, kv, progress)
+        return _simulate_rules(workload, scheduler, step_time, kv, progress)
+    if not isinstance(step_time, ClosedForm) or slow is not None:
+        return reference(workload, scheduler, step_time, pots, progress, kv=kv)
     return _simulate_pots(workload, scheduler, step_time, pots, progress)
 
 
@@ -252,11 +255,11 @@ def _fits_narrow(workload: Workload, seats: int, kv: HasBlocks | None) -> bool:
 def _simulate_rules(
     workload: Workload,
     scheduler: ContinuousBatching,
-    step_time: ClosedForm,
+    step_time: StepTime,
     kv: HasBlocks | None,
     progress: Progress | None,
 ) -> Result:
-    """As `_simulate_tokens`, step by step, under rules that its stretches don't know of."""
+    """As `_simulate_tokens`, step by step, under rules or with a step time that its stretches don't know of."""
     from . import _rules_kernel as k
     from ._kernel import LOG
 
@@ -265,11 +268,14 @@ def _simulate_rules(
     engine.check_start()
     n = len(workload)
     seats = min(scheduler.seats, n)
-    _check_clock(workload, scheduler, seats, step_time)
+    sides = None
+    if isinstance(step_time, ClosedForm):
+        _check_clock(workload, scheduler, seats, step_time)
+        sides = _sides(step_time)
     reasons, reject = _turned_away(workload, engine)
     requests, log = _Requests(workload), _Log(LOG, 5 * n // 2)
-    memory = k.memory(workload, engine, kv is not None, reject, _sides(step_time), requests)
-    state, waited = memory[6:8]
+    memory = k.memory(workload, engine, kv is not None, reject, sides, requests)
+    state, waited, under_way = *memory[6:8], memory[13]
     late = np.zeros(max(_LOG_ROWS, 4 * seats), np.int64)
     late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
 
@@ -282,13 +288,26 @@ def _simulate_rules(
             rejections={i: reason for i, reason in reasons.items() if requests.arrival[i] != NEVER},
         )
 
+    def price() -> None:
+        """Tell the kernel how long the step takes that it has decided on."""
+        step = under_way[(state[k.OLDEST] + state[k.UNDER_WAY]) & 1]
+        state[k.LASTS] = lasts = asked_ns(step_time, *step[[k.CHUNKS, k.PREFILL, k.KV]].tolist())
+        _check_end((int(step[k.START]) + lasts) / 1e9)
+
     try:
         while state[k.NOW] != k.FAR:
-            log.keep(k.run(*memory, log.buffer, late))
+            used = k.run(*memory, log.buffer, late)
+            while state[k.ASKING]:
+                price()
+                used = k.run(*memory, log.buffer, late)
+            log.keep(used)
             late_gaps.append(late[: state[k.LATE]].copy())
             if progress is not None:
                 progress(int(state[k.DONE]), n)
     except KeyboardInterrupt:
+        if state[k.ASKING]:
+            log.keep(int(state[k.USED]))
+            late_gaps.append(late[: state[k.LATE]].copy())
         raise SimulationInterrupted(result()) from None
     return result()
 
@@ -412,7 +431,10 @@ def _check_clock(workload: Workload, scheduler: Any, seats: int, step_time: Clos
         work_s = _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
     else:
         work_s = step_s * answers
-    ends_s = opens_s + pauses_s + work_s
+    _check_end(opens_s + pauses_s + work_s)
+
+
+def _check_end(ends_s: float) -> None:
     if ends_s > _LAST_INSTANT_S:
         raise ValueError(
             f"this run could last {ends_s:.4g} s; the engine's clock holds {_LAST_INSTANT_S:g} s: "
@@ -429,7 +451,8 @@ def _sides(step_time: ClosedForm) -> np.ndarray:
 def _why_slow(scheduler: Scheduler, step_time: StepTime) -> str | None:
     """What the fast engine can't do of this run, if anything."""
     if not isinstance(step_time, ClosedForm):
-        return "the step time isn't an AffineStep or a RoofStep"
+        sides = "; its sides() are, less what `affine` leaves out" if hasattr(step_time, "sides") else ""
+        return f"the step time isn't an AffineStep or a RoofStep{sides}"
     if not isinstance(scheduler, (StaticBatching, DynamicBatching, ContinuousBatching)):
         return "the scheduler isn't one of servinglab's"
     if isinstance(scheduler, LengthBucketedBatching):
