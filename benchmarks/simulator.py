@@ -15,6 +15,8 @@ no pool: where nobody is preempted it must give the simulator's finish times, an
 sched-sim is a discrete-event simulator of LLM schedulers in plain Python; its chunked prefill serves a tenth of the
 other peers' requests here, with our step time, budget and pool. Its rules differ: it has no cap on sequences and gives
 one token more. "Stuck": preempted requests never came back.
+
+A second table has what is simulated step by step: other rules, and a step time of one's own, which is asked each time.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +192,27 @@ def cases() -> dict[str, tuple[Callable[[int], sl.Workload], sl.ContinuousBatchi
     }
 
 
+def step_by_step() -> dict[str, tuple[sl.ContinuousBatching, Callable[[int, int, int], float], int]]:
+    """Name → (scheduler, step time, requests) of chats at ρ = 0.9 that stretches of steps have no closed form for."""
+    rules = {"priority": {"policy": "priority"}, "prompts first": {"prefill_first": True}}
+    rules |= {name: {name: True} for name in ("prefix_caching", "async_scheduling")}
+    table = {name: (sl.ContinuousBatching(256, 2048, **more), CHAT_STEP, 100_000) for name, more in rules.items()}
+    return table | {"own step time": (sl.ContinuousBatching(256, 2048), lambda *holds: CHAT_STEP(*holds), 10_000)}
+
+
+def against_reference(
+    many: sl.Workload, few: sl.Workload, scheduler: sl.ContinuousBatching, step: Callable[..., float], kv: sl.Blocks
+) -> tuple[float, float]:
+    """Requests per CPU second, and how many times as long the reference takes for one."""
+
+    def serve(engine: Callable[..., sl.Result], work: sl.Workload) -> sl.Result:
+        return engine(work, scheduler, step, kv=kv)
+
+    np.testing.assert_array_equal(*(serve(engine, few).finish_ns for engine in (sl.simulate, sl.reference)))
+    each = cpu_s(lambda: serve(sl.simulate, many), 3) / len(many)
+    return 1 / each, cpu_s(lambda: serve(sl.reference, few), 1) / len(few) / each
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
@@ -229,6 +253,15 @@ def main() -> None:
         preempted = f"{int((ours().preemptions > 0).sum()):,}"
         speed = f"{1 / each:,.0f} ({1 / at_once:,.0f})"
         print(f"{name:<28}{speed:>24}" + "".join(f"{x:>18}" for x in (*figures, memory, preempted)), flush=True)
+
+    make, _, _, kv = cases()["chats, ρ = 0.9"]
+    warnings.filterwarnings("ignore", "simulated step by step")
+    print(f"\n{'step by step, ρ = 0.9':<28}{titles[0]:>24}{titles[2]:>18}")
+    for name, (scheduler, step, n) in step_by_step().items():
+        if options.only not in name:
+            continue
+        speed, ratio = against_reference(make(n // shrink), make(2000), scheduler, step, kv)
+        print(f"{name:<28}{speed:>24,.0f}{ratio:>18,.0f}", flush=True)
 
 
 if __name__ == "__main__":

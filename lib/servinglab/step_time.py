@@ -1,11 +1,12 @@
 """How long does one step take?
 
 A *step* is one pass of the pot: every request in it gets one token (for a kitchen order, the whole dish). Here the
-time of a step is affine in what the step holds. What this leaves out: a roofline's kink where compute overtakes
-memory, kernel shapes, and noise.
+time of a step is affine in what the step holds, or the longer of two such times. What this leaves out: kernel shapes,
+and noise.
 
 A *step time* is anything callable as ``step(requests, prefill_tokens, kv_tokens)`` that returns seconds. `AffineStep`
-is the one that the fast engine understands; any other callable is served step by step by `servinglab.reference`.
+and `RoofStep` are those whose stretches of steps have a closed form; any other callable is asked at every step, which
+is slower.
 """
 
 from __future__ import annotations
