@@ -508,6 +508,8 @@ def test_a_small_log_changes_nothing(monkeypatch):
     (lambda: sl.simulate(sl.poisson(1, 2, 3), sl.ContinuousBatching(1), 0.4), r"step_time must be callable.*; got 0.4"),
     (lambda: sl.simulate(sl.poisson(1, 2, 3), sl.ContinuousBatching(1), sl.AffineStep(1, 0), progress=1),
      r"progress must be callable; got 1"),
+    (lambda: sl.reference(sl.poisson(1, 2, 3), sl.ContinuousBatching(1), sl.AffineStep(1, 0), progress=1),
+     r"progress must be callable; got 1"),
     (lambda: sl.StaticBatching(2, padded="no"), r"padded must be True or False; got 'no'"),
     (lambda: sl.ContinuousBatching(2, chunked_prefill=None), r"chunked_prefill must be True or False; got None"),
     (lambda: sl.Blocks(0), r"usable_blocks must be a whole number >= 1; got 0"),

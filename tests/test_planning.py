@@ -326,6 +326,7 @@ def test_same_seed_same_answer() -> None:
         (lambda: best_batch(20, POT, {"e2e_s": 1}, max_batch_size=0), "max_batch_size must be a whole number >= 1"),
         (lambda: best_batch(20, POT, {"e2e_s": 1}, kv=Blocks(9)), "go with scheduler='continuous'; got 'static'"),
         (lambda: best_batch(20, POT, {"e2e_s": 1}, requests=100), "requests must be a whole number >= 2000; got 100"),
+        (lambda: best_batch(20, POT, {"e2e_s": 1}, progress=1), "progress must be callable; got 1"),  # type: ignore
         (lambda: best_batch(lambda n, seed: n, POT, {"e2e_s": 1}), "must make a Workload; got int"),  # type: ignore
         (lambda: formula_batch(20, 0.4, 0.0, 1), "per_request_s must be a finite number > 0; got 0.0"),
         (lambda: gathering_batch(-1, 0.4, 0.02, 0.3), "rate_rps must be a finite number > 0; got -1"),

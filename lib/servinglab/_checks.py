@@ -75,6 +75,17 @@ def check_number(
     return int(value) if integer else number
 
 
+def check_callback(name: str, value: Any) -> None:
+    """Refuse what is neither None nor callable.
+
+    Examples
+    --------
+    >>> check_callback("progress", print)
+    """
+    if value is not None and not callable(value):
+        raise ValueError(f"{name} must be callable; got {value!r}")
+
+
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`.
 

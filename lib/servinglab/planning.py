@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import theory
-from ._checks import check_choice, check_number
+from ._checks import check_callback, check_choice, check_number
 from ._grid_search import Axis, Point, search
 from .intervals import PercentileInterval, independent_percentile_interval, percentile_interval
 from .metrics import check_slo, percentile, show_number
@@ -467,6 +467,7 @@ def best_batch(
     >>> answer.choice.settings, round(answer.choice.percentiles["e2e_s"], 3)
     ({'batch_size': 18}, 1.954)
     """
+    check_callback("progress", progress)
     judge = _Judge(
         _Question(
             traffic, step_time, slo, scheduler, max_batch_size, q, prefer, pots, kv, max_num_batched_tokens, requests,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from ._checks import check_number
+from ._checks import check_callback, check_number
 from .arrivals import Arrivals
 from .driver import Given, Progress, drive
 from .result import NEVER, Result
@@ -267,6 +267,7 @@ def reference(
     [0.1, 0.3, 0.2]
     """
     check_run(workload, scheduler, step_time)
+    check_callback("progress", progress)
     pots = check_pots(pots)
     description = describe(workload, scheduler, step_time, pots, kv)
     if counts_tokens(scheduler, pots, kv):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ._checks import check_callback
 from ._token_log import TokenSegments
 from .driver import Progress, SimulationInterrupted
 from .paged import PagedScheduler
@@ -86,8 +87,7 @@ def simulate(
     True
     """
     check_run(workload, scheduler, step_time)
-    if progress is not None and not callable(progress):
-        raise ValueError(f"progress must be callable; got {progress!r}")
+    check_callback("progress", progress)
     pots = check_pots(pots)
     tokens = counts_tokens(scheduler, pots, kv)
     slow = _why_slow(scheduler, step_time)
