@@ -91,17 +91,24 @@ def replay(scenario: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def differences(trace: Mapping[str, Any]) -> str | None:
     """The first difference between a real engine's trace and our replay of it, in words; None if there is none."""
+    return compare(trace)[1]
+
+
+def compare(trace: Mapping[str, Any]) -> tuple[int, str | None]:
+    """How many of a real engine's steps our replay equals, and the first difference in words, None if there is none."""
     replayed = list(replay(trace["scenario"]))
+    equal, first = 0, None
     for mine, theirs in zip(replayed, trace["steps"], strict=False):
         real = {key: theirs.get(key, []) for key in _COMPARED}
         real["scheduled"] = [(c["id"], c["tokens"], c["from"], c["emits"], c["blocks"]) for c in theirs["scheduled"]]
         real["preempted"], real["finished"] = sorted(real["preempted"]), sorted(real["finished"])
-        for key in _COMPARED:
-            if mine[key] != real[key]:
-                return f"step {mine['step']}: {key} is {mine[key]}, the engine's is {real[key]}"
-    if len(replayed) != len(trace["steps"]):
-        return f"{len(replayed)} steps of the engine's {len(trace['steps'])}"
-    return None
+        off = next((key for key in _COMPARED if mine[key] != real[key]), None)
+        equal += off is None
+        if off and first is None:
+            first = f"step {mine['step']}: {off} is {mine[off]}, the engine's is {real[off]}"
+    if first is None and len(replayed) != len(trace["steps"]):
+        first = f"{len(replayed)} steps of the engine's {len(trace['steps'])}"
+    return equal, first
 
 
 def read_engine_trace(path: str | Path) -> dict[str, Any]:

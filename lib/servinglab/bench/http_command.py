@@ -21,12 +21,13 @@ from .._output import check_files, write_json, write_whole
 from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
 from ..saved_runs import read_run, told_plainly
-from . import openvino_command, torch_command, torch_steps
+from . import openvino_command, torch_command, torch_steps, vllm_command
 from .plan import Stage, burst, mixed, ramp, ramp_clients, stage_of
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
 from .server import key_headers, root_of, served_model
 from .vllm_bench import vllm_bench_fields
+from .vllm_prediction import read_vllm_bench
 
 _LENGTHS = {
     "mixed": [(0.8, 200, 100), (0.2, 4000, 200)],
@@ -75,6 +76,7 @@ def add_parser(commands: Any, parser_class: type[argparse.ArgumentParser]) -> No
     _add_show(actions)
     torch_command.add_parser(actions)
     openvino_command.add_parser(actions)
+    vllm_command.add_parser(actions)
 
 
 def _add_http(actions: Any) -> None:
@@ -199,7 +201,7 @@ def _add_show(actions: Any) -> None:
         help="report on a load test again, with other cuts or limits; or on another tool's",
         description="Print the report of a load test's folder, finished or not; --json and --png write it. Of a result "
         "file of vLLM's bench (--save-detailed), GuideLLM or AIPerf (its records) print the summary, in this library's "
-        "definitions; of a file of bench torch its fit and its checks.",
+        "definitions; of a file of bench torch its fit and its checks; of a folder of bench vllm its table.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=_show)
@@ -392,6 +394,11 @@ def _show(args: argparse.Namespace) -> int:
     check_files({"--json": args.json, "--png": args.png}, {"--png": (".png",)})
     if args.run_read.is_file():
         return _show_other(args)
+    if vllm_command.is_bench(args.run_read):
+        if args.json or args.png or args.slo or args.warmup_s or args.cooldown_s:
+            raise ValueError("a folder of bench vllm is shown as it is: its prediction.json has the figures")
+        print(read_vllm_bench(args.run_read))
+        return 0
     test = read_load_test(args.run_read)
     report = make_report(test, **_cuts(args))
     if args.png:

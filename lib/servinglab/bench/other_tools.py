@@ -35,6 +35,7 @@ from ..result import NEVER, Result, Status
 from .records import Record, read_records, to_result
 from .report import REPORT_FORMAT, read_load_test
 from .run import FORMAT
+from .vllm_steps import is_vllm_steps, read_vllm_steps
 
 SINCE = ("scheduled", "sent")
 
@@ -59,8 +60,8 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
     ----------
     path : str or Path
         A load test's folder, or its ``requests.jsonl`` alone; the JSON of vLLM's bench, written with
-        ``--save-detailed``; a vLLM engine's own times, as `servinglab.measured_runs` describes them; GuideLLM's JSON;
-        AIPerf's JSON lines of records. The content decides, not the name.
+        ``--save-detailed``; a vLLM engine's own times, as `servinglab.measured_runs` describes them; one recording of
+        `servinglab bench vllm`; GuideLLM's JSON; AIPerf's JSON lines of records. The content decides, not the name.
     since : {"scheduled", "sent"}, optional
         What an arrival is. The default is "scheduled" for our load tests and "sent" for the others, which all have the
         real send; `Result.description` says which it is. An engine's own times count from when it queued a request.
@@ -68,7 +69,8 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
     Returns
     -------
     Result
-        Without a log of steps. Failed requests are UNSERVED, or REJECTED for a 429 in a folder.
+        Without a log of steps, but for a recording of vLLM's. Failed requests are UNSERVED, or REJECTED for a 429 in
+        a folder.
 
     Raises
     ------
@@ -82,6 +84,10 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
         check_choice("since", since, SINCE)
     if place.is_dir():
         return _folder(place, since)
+    if is_vllm_steps(place):
+        if since is not None:
+            raise ValueError(f"{place} holds an engine's own steps, from when it got each request: since isn't theirs")
+        return read_vllm_steps(place).result
     try:
         text = place.read_bytes().decode("utf-8")
     except UnicodeDecodeError:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-_VOCABULARY = (
+VOCABULARY = (
     "able back base been best bill body book call card care case city come cost data date deal down each easy even "
     "ever face fact feel file find five food form four free full game give good half hand have head hear help here "
     "high home hope hour idea into just keep kind know land last late left less life like line list live long look"
 )
-_WORDS = _VOCABULARY.split()
+_WORDS = VOCABULARY.split()
 _WIDE = 5  # a word and its space
 _TEXT_WORDS = 1 << 16
 _OWN_WORDS = 8  # 72**8 beginnings
