@@ -141,7 +141,7 @@ def test_a_machine_that_notices_steps_late_moves_no_later_step():
     assert metrics.step_lateness.sum / 50 == pytest.approx(3e-3)
 
 
-def test_who_comes_before_a_due_step_is_noticed_joins_the_next_one():
+def test_who_comes_after_a_step_was_due_misses_the_next_one_though_nobody_has_noticed():
     clock, metrics = FakeClock(), Metrics("m")
     engine = LiveEngine(sl.ContinuousBatching(4, 64), sl.AffineStep(0.01, 0.0), None, 1, clock, metrics)
     requests = [LiveRequest(1, 2, lambda tokens, done: None) for _ in range(2)]
@@ -149,7 +149,8 @@ def test_who_comes_before_a_due_step_is_noticed_joins_the_next_one():
     clock.call_at(9_000_000, lambda: clock.__setattr__("now", 11_000_000))  # the machine was busy meanwhile
     clock.call_at(9_000_001, lambda: engine.submit(requests[1]))
     clock.run()
-    assert [r.first_ns for r in requests] == [10_000_000, 20_000_000]
+    assert [r.first_ns for r in requests] == [10_000_000, 30_000_000]
+    assert engine.idle
 
 
 def test_an_aborted_request_gives_its_blocks_back_and_gets_nothing_more():

@@ -5,9 +5,9 @@ lasts. `LiveEngine` lets the time pass between: it sleeps until a step is due, h
 one begin. A step begins at the instant when the one before it ended by the engine's clock, however late the machine
 noticed. So lateness never adds up: a late step is handed over late, and the next one is due when it would have been.
 
-A request that comes while a step is due but not yet noticed still joins the next step, as in an engine that reads its
-queue between steps. If this machine can't keep pace, the engine's clock lags behind; `step_lateness` of the metrics
-says by how much.
+A request that comes after a step was due joins the step after the next one, even if nobody has noticed yet that it is
+due: as it would in the simulator. If this machine can't keep pace, the engine's clock lags behind; `step_lateness` of
+the metrics says by how much.
 """
 
 from __future__ import annotations
@@ -216,31 +216,37 @@ class LiveEngine:
     def _turn(self) -> None:
         """End the step that is due, if one is, and hand its tokens over; let in who has come; begin what can begin."""
         self._soon = False
-        due = self._loop.next_ns()
         now = self._clock.now_ns()
-        if due is not None and due <= now:
+        if self._due(now):
+            due = self._loop.next_ns()
             self._last_ns = due
             given = self._loop.end(due)
             if given:  # at once: deciding about the next step takes a while, which its own instants don't show
                 self._metrics.step_lateness.observe((now - due) / self._per_s)
                 self._hand_over(given, due)
-            self._admit(due, self._inbox)
-            self._inbox = []
+            self._let_in(due)
         elif not self._inbox:
             self._admit(max(self._last_ns, now), [])  # a door that closes may let a last batch begin
-        while self._inbox:  # not due: each at its own instant
-            at = max(self._last_ns, self._inbox[0].arrival_ns)
-            together = [request for request in self._inbox if request.arrival_ns <= at]
-            self._inbox = self._inbox[len(together) :]
-            self._admit(at, together)
+        while self._inbox and not self._due(now):  # each at its own instant
+            self._let_in(max(self._last_ns, self._inbox[0].arrival_ns))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        upcoming = self._loop.next_ns()
-        if upcoming is not None and upcoming <= now:
+        if self._due(now):
             self.wake()
-        elif upcoming is not None:
+        elif (upcoming := self._loop.next_ns()) is not None:
             self._timer = self._clock.call_at(upcoming, self._turn)
+
+    def _due(self, now: int) -> bool:
+        """Whether a step ends by now."""
+        upcoming = self._loop.next_ns()
+        return upcoming is not None and upcoming <= now
+
+    def _let_in(self, at: int) -> None:
+        """Who has come by an instant joins at it."""
+        together = [request for request in self._inbox if request.arrival_ns <= at]
+        self._inbox = self._inbox[len(together) :]
+        self._admit(at, together)
 
     def _admit(self, at: int, requests: list[LiveRequest]) -> None:
         self._last_ns = at
