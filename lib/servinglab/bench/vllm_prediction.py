@@ -44,7 +44,7 @@ from .run import Setup, run_load_test
 from .vllm_server import VllmServer, VllmSettings, settings_told
 from .vllm_steps import read_vllm_steps, vllm_trace, write_vllm_steps
 
-_STEPS = ".steps.jsonl.gz"
+_STEPS = ".steps.jsonl.xz"
 CALIBRATION, LOAD = "calibration", "load"
 
 
@@ -192,7 +192,9 @@ def measure(
     longest_prompt: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Send everything that isn't in the folder yet: for each round what calibrates, then the loads.
+    """Send everything that isn't in the folder yet: in each round every load, and after each what calibrates.
+
+    A shared machine changes its pace within a minute, so calibration is spread over the whole as the loads are.
 
     Raises
     ------
@@ -222,12 +224,11 @@ def measure(
     plans = dict(loads(calibrate(first).fit.step, seats, n, seed, longest_prompt))
     plans["closed, short of memory"] = _short_of_memory(settings, n, seed)
     for number in range(1, repeats + 1):
-        for name, work in plans.items():
+        for place, (name, work) in enumerate(plans.items(), start=1):
             say(f"round {number} of {repeats}: {name}")
-            file = f"{name.replace(',', '').replace(' ', '-')}-{number}"
-            send(file, LOAD, name, [work])
-        say(f"round {number} of {repeats}: calibrating")
-        calibration_round(number)
+            send(f"{name.replace(',', '').replace(' ', '-')}-{number}", LOAD, name, [work])
+            say(f"round {number} of {repeats}: calibrating")
+            calibration_round((number - 1) * len(plans) + place)
 
 
 def environment_of(settings: VllmSettings, versions: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ names = m.packages_distributions().get("vllm", []) if u.find_spec("vllm") else [
 found = {name: m.version(name) for name in [*names, "torch"]} if names else {}
 print(json.dumps({"packages": found, "python": platform.python_version()}))
 """
+# Without a second process for the model, for which vLLM's engine would wait in a busy loop that takes the core which
+# the HTTP server and the client need. By its name "uni" vLLM refuses it on CPUs.
+EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 _POLL_S = 0.25
 _END_S = 20.0
 
@@ -75,7 +78,7 @@ class VllmSettings:
             "--max-num-seqs", str(self.max_num_seqs), "--max-num-batched-tokens", str(self.max_num_batched_tokens),
             "--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size),
             "--num-gpu-blocks-override", str(self.usable_blocks + 1), "--no-enable-prefix-caching",
-            "--no-async-scheduling", "--generation-config", "vllm", "--distributed-executor-backend", "uni",
+            "--no-async-scheduling", "--generation-config", "vllm", "--distributed-executor-backend", EXECUTOR,
             "--scheduler-cls", "vllm_recorder.RecordingScheduler",
         ]  # fmt: skip
 

@@ -1,10 +1,10 @@
 """Every step of a real vLLM, from a file: as a trace for the rules, and as a `Result` for metrics and figures.
 
-The file is JSON lines, gzipped. The first says what was run. A line ``arrive`` is a request, in the order in which the
-scheduler got them: the step before which that was, when vLLM's front end got it and when its engine did (nanoseconds on
-one monotonic clock), prompt and answer tokens, priority. A line ``step`` is a step: four instants (deciding begins and
-ends, the model's tokens are back, they are handed on), for each request what was computed (number, tokens, from where,
-whether a token comes out, blocks held), who runs and waits, who lost their blocks, and who is done.
+The file is JSON lines, compressed by xz. The first says what was run. A line ``arrive`` is a request, in the order in
+which the scheduler got them: the step before which that was, when vLLM's front end got it and when its engine did
+(nanoseconds on one monotonic clock), prompt and answer tokens, priority. A line ``step`` is a step: four instants
+(deciding begins and ends, the model's tokens are back, they are handed on), for each request what was computed (number,
+tokens, from where, whether a token comes out, blocks held), who runs and waits, who lost their blocks, and who is done.
 
 In the `Result` requests arrive at the engine. A step lasts from its decision until the next one's, or, where nobody is
 left, until its tokens are handed on: so what vLLM does between two steps belongs to the first.
@@ -12,9 +12,8 @@ left, until its tokens are handed on: so what vLLM does between two steps belong
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def write_vllm_steps(path: Path, about: Mapping[str, Any], recording: str) -> No
         del lines[0]
     header = {"format": FORMAT, "format_version": FORMAT_VERSION, **about}
     text = "\n".join([json.dumps(header), *lines, ""])
-    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    path.write_bytes(lzma.compress(text.encode()))
 
 
 def read_vllm_steps(path: str | Path) -> MeasuredRun:
@@ -189,18 +188,18 @@ class _Recorded:
 
 
 def is_vllm_steps(path: Path) -> bool:
-    """Whether the file looks gzipped, as these are; reading it says more."""
+    """Whether the file is compressed by xz, as these are; reading it says more."""
     with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+        return file.read(6) == b"\xfd7zXZ\0"
 
 
 def _lines(path: Path) -> tuple[dict[str, Any], list[list[int]], list[dict[str, Any]]]:
     """The header, the requests and the steps; requests and steps are numbered from 0."""
     try:
-        rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()]
+        rows = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode("utf-8").splitlines()]
         about = rows[0]
         known = about["format"] == FORMAT and about["format_version"] == FORMAT_VERSION
-    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, LookupError, TypeError):
+    except (lzma.LZMAError, ValueError, LookupError, TypeError):
         known = False
     if not known:
         raise ValueError(f"{path} isn't a recording of vLLM's steps in format {FORMAT_VERSION}, or is damaged")
