@@ -85,9 +85,8 @@ def served_model(root: str, headers: dict[str, str]) -> str:
     """
     facts = server_facts(root, headers, f"{root}/metrics")
     if not facts["models"]:
-        raise ValueError(
-            f"no model to ask for: give --model, or model= in Python ({facts['untold'].get('models', f'{root} lists none')})"
-        )
+        why = facts["untold"].get("models", f"{root} lists none")
+        raise ValueError(f"no model to ask for: give --model, or model= in Python ({why})")
     return str(facts["models"][0])
 
 
