@@ -24,6 +24,7 @@ from streaming_server import StreamingServer
 
 ORDERS = sl.Workload.from_arrivals([0.01 * k for k in range(20)], output_tokens=[1 + k % 5 for k in range(20)])
 RULES, STEP = sl.ContinuousBatching(4), sl.AffineStep(0.002, 1e-4, 1e-5, 1e-7)
+pytestmark = pytest.mark.filterwarnings("ignore:the client was the bottleneck")  # a busy machine's
 KINDS = ("simulated", "saved", "recorded", "live")
 
 

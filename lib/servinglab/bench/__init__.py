@@ -78,6 +78,8 @@ def bench(
     --------
     >>> import servinglab as sl
     >>> from servinglab.sim_server import serve
+    >>> import warnings
+    >>> warnings.simplefilter("ignore")  # this machine may be busy
     >>> with serve(sl.ContinuousBatching(8), sl.AffineStep(0.001, 0.0)) as url:
     ...     run = bench(url, sl.poisson(100, 5, seed=1, prompt_tokens=20, output_tokens=3))
     >>> len(run), int(run.finished.sum()), run.output_tokens.tolist()
