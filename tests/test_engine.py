@@ -528,11 +528,12 @@ def test_bad_input_is_named(call, message):
 
 @pytest.mark.filterwarnings("ignore:simulated step by step")
 @pytest.mark.parametrize("serve", [sl.simulate, sl.reference])
+@pytest.mark.parametrize("scheduler", [sl.ContinuousBatching(2, 64), sl.ContinuousBatching(2)], ids=["tokens", "pots"])
 @pytest.mark.parametrize("seconds", [0.0, 4e-10, -1.0, np.nan, np.inf])
-def test_a_step_time_of_your_own_that_no_step_can_have(serve, seconds):
+def test_a_step_time_of_your_own_that_no_step_can_have(serve, scheduler, seconds):
     work = sl.Workload.from_arrivals([0.0], prompt_tokens=5, output_tokens=3)
     with pytest.raises(ValueError, match=rf"step_time .* got {seconds!r} s for .*'prefill_tokens': 5, 'kv_tokens': 5"):
-        serve(work, sl.ContinuousBatching(2, 64), lambda *_: seconds)
+        serve(work, scheduler, lambda *_: seconds)
 
 
 @pytest.mark.filterwarnings("ignore:simulated step by step")

@@ -11,6 +11,17 @@ from pathlib import Path
 from typing import Any
 
 
+def file_stem(name: str) -> str:
+    """A run's name as a file's, without its ending.
+
+    Examples
+    --------
+    >>> file_stem("closed, 8 clients")
+    'closed-8-clients'
+    """
+    return name.replace(",", "").replace(" ", "-")
+
+
 def check_files(
     files: Mapping[str, Path | str | None], endings: Mapping[str, tuple[str, ...]], source: str | None = None
 ) -> None:

@@ -20,7 +20,7 @@ from .arrivals import Arrivals
 from .driver import Given, Progress, drive
 from .result import NEVER, Result
 from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
-from .step_time import ClosedForm, StepTime
+from .step_time import ClosedForm, StepTime, asked_ns
 from .token_reference import HasBlocks, serve_tokens
 from .workload import Workload
 
@@ -226,9 +226,7 @@ class PotLoop:
         if isinstance(step_time, ClosedForm):
             lasts = step_time.step_ns(charged, prefill, kv, scale)
         else:
-            lasts = round(scale * step_time(charged, prefill, kv) * 1e9)
-        if lasts < 1:
-            raise ValueError(f"step_time must be at least 1e-9 s; got {lasts * 1e-9!r} s for {charged} requests")
+            lasts = asked_ns(step_time, charged, prefill, kv, scale)
         for order in new:
             self.scheduled_ns[order.number] = now
         pot.step_ends_ns = now + lasts

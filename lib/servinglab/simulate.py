@@ -23,8 +23,8 @@ from .paged import PagedScheduler
 from .reference import check_pots, check_run, counts_tokens, describe, reference
 from .result import NEVER, Result, Segments, Status
 from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
-from .step_time import ClosedForm, StepTime
-from .token_reference import HasBlocks, asked_ns, check_token_workload
+from .step_time import ClosedForm, StepTime, asked_ns
+from .token_reference import HasBlocks, check_token_workload
 from .workload import Workload
 
 _LAST_INSTANT_S = 4.6e9  # the kernels take 2**62 ns for never
@@ -100,8 +100,9 @@ def simulate(
         ):
             return _simulate_tokens(workload, scheduler, step_time, kv, progress)
         return _simulate_rules(workload, scheduler, step_time, kv, progress)
-    if not isinstance(step_time, ClosedForm) or slow is not None:
+    if slow is not None:
         return reference(workload, scheduler, step_time, pots, progress, kv=kv)
+    assert isinstance(step_time, ClosedForm)
     return _simulate_pots(workload, scheduler, step_time, pots, progress)
 
 

@@ -11,6 +11,7 @@ is slower.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -167,3 +168,21 @@ class RoofStep:
 
 ClosedForm = AffineStep | RoofStep
 """Step times whose sums over many steps have a closed form, which the fast engine needs."""
+
+
+def asked_ns(
+    step_time: StepTime, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0
+) -> int:
+    """What a step time of one's own comes to in whole nanoseconds; ValueError if no step can last that long.
+
+    Examples
+    --------
+    >>> asked_ns(lambda n, p, k: 0.4 + 0.02 * n, 15)
+    700000000
+    """
+    seconds = scale * step_time(requests, prefill_tokens, kv_tokens)
+    lasts = round(seconds * 1e9) if math.isfinite(seconds) else 0
+    if lasts < 1:
+        holds = {"charged": requests, "prefill_tokens": prefill_tokens, "kv_tokens": kv_tokens}
+        raise ValueError(f"step_time must be at least 1e-9 s, and finite; got {seconds!r} s for {holds}")
+    return lasts

@@ -7,7 +7,6 @@ scheduling a step is decided when the one before it begins, so a request that co
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from .driver import Given, Progress, drive
 from .paged import PagedScheduler, Sequence, Step, prefix_keys
 from .result import Result
 from .schedulers import ContinuousBatching
-from .step_time import ClosedForm, StepTime
+from .step_time import ClosedForm, StepTime, asked_ns
 from .workload import Workload
 
 PREFIX_TOKENS = 512  # tokens behind one id of Workload.prefix_hashes, as Mooncake's traces count them
@@ -80,17 +79,7 @@ def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
     }
     if isinstance(step_time, ClosedForm):
         return step_time.step_ns(*holds.values()), holds
-    return asked_ns(step_time, **holds), holds
-
-
-def asked_ns(step_time: StepTime, charged: int, prefill_tokens: int, kv_tokens: int) -> int:
-    """What a step time of one's own comes to in nanoseconds; ValueError if no step can last that long."""
-    seconds = step_time(charged, prefill_tokens, kv_tokens)
-    lasts = round(seconds * 1e9) if math.isfinite(seconds) else 0
-    if lasts < 1:
-        holds = {"charged": charged, "prefill_tokens": prefill_tokens, "kv_tokens": kv_tokens}
-        raise ValueError(f"step_time must be at least 1e-9 s, and finite; got {seconds!r} s for {holds}")
-    return lasts
+    return asked_ns(step_time, *holds.values()), holds
 
 
 class TokenLoop:

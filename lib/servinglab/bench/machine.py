@@ -1,4 +1,4 @@
-"""How much of this machine did others use, while a measurement ran? Linux tells; elsewhere it isn't known."""
+"""What this machine is, and how much of it others used while a measurement ran. Linux tells; others don't say all."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ class CpuClock:
 
 def cpu_name() -> str:
     """The processor's model."""
+    return proc_field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def proc_field(file: str, field: str) -> str | None:
+    """What Linux says of itself; None elsewhere."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
 
 
 def cpu_clock() -> CpuClock | None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._output import write_json, write_whole
+from .._output import file_stem, write_json, write_whole
 from .._progress import Progress
 from ..result import Result
 from ..saved_runs import save_run, told_plainly
@@ -104,8 +104,7 @@ _BUSY = "(the rest went to other programs: wall-clock figures hold for this hour
 
 def _keep(folder: Path | None, name: str, run: Result) -> None:
     if folder:
-        file = folder / f"{name.replace(',', '').replace(' ', '-')}.npz"
-        write_whole(file, partial(save_run, run))
+        write_whole(folder / f"{file_stem(name)}.npz", partial(save_run, run))
 
 
 def _write(outcome: Outcome, engine: OpenVinoEngine, folder: Path) -> None:

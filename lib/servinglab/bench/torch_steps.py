@@ -42,6 +42,7 @@ from .. import __version__, catalog
 from .._checks import check_array, check_choice, check_number
 from ..catalog import Model
 from ..measured_steps import StepFit, fit_step_time
+from .machine import cpu_name, proc_field
 from .torch_stack import BYTES, Scaled, Stack, import_torch, scale
 
 FORMAT = "servinglab torch steps"
@@ -590,7 +591,7 @@ def environment(torch: Any, device: str) -> dict[str, Any]:
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
     else:
-        told |= {"device": _cpu_name(), "capability": torch.backends.cpu.get_cpu_capability()}
+        told |= {"device": cpu_name(), "capability": torch.backends.cpu.get_cpu_capability()}
     return told
 
 
@@ -602,7 +603,7 @@ def _state(cuda: bool) -> dict[str, Any]:
     state: dict[str, Any] = {"load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None}
     if cuda:
         return state | {name: _nvidia_smi(name) for name in _SMI}
-    return state | {"cpu_mhz": _field("/proc/cpuinfo", "cpu MHz")}
+    return state | {"cpu_mhz": proc_field("/proc/cpuinfo", "cpu MHz")}
 
 
 def _nvidia_smi(field: str) -> str | None:
@@ -617,23 +618,10 @@ def _nvidia_smi(field: str) -> str | None:
     return asked.stdout.strip()
 
 
-def _cpu_name() -> str:
-    return _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
-
-
-def _field(file: str, field: str) -> str | None:
-    """What Linux says of itself; None elsewhere."""
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), None)
-
-
 def _free_bytes(torch: Any, device: str) -> float:
     if device == "cuda":
         return float(torch.cuda.mem_get_info()[0])
-    available = _field("/proc/meminfo", "MemAvailable")
+    available = proc_field("/proc/meminfo", "MemAvailable")
     return float(available.split()[0]) * 1024 if available else 4.0 * 2**30  # not every system tells
 
 

@@ -11,18 +11,18 @@ import sys
 import textwrap
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .._checks import check_number
-from .._output import write_json, write_whole
+from .._output import file_stem, write_json, write_whole
 from .._progress import Progress
 from ..saved_runs import save_run
 from .vllm_prediction import Interrupted, VllmBench, measure, read_vllm_bench
-from .vllm_server import VllmServer, VllmSettings, settings_told, vllm_versions
+from .vllm_server import VllmServer, VllmSettings, vllm_versions
 
 _HELP = (
     "Make a small Llama with random weights, start vLLM's server on it, record every step that its scheduler decides, "
@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     versions = vllm_versions(args.python)
     folder = args.out or Path(datetime.now().strftime("vllm-%Y%m%d-%H%M%S"))
-    _open(folder, {"settings": settings_told(settings), "plan": plan, "versions": versions})
+    _open(folder, {"settings": asdict(settings), "plan": plan, "versions": versions})
     with Progress(sys.stderr.isatty() and not args.quiet) as progress, _ended_as_by_ctrl_c():
         progress.doing = "starting vLLM's server"
         try:
@@ -134,8 +134,7 @@ def _write(found: VllmBench, folder: Path) -> None:
     for name, run in found.runs.items():
         write_whole(folder / f"{name}.npz", partial(save_run, run.result))
     for each in found.predictions:
-        name = each.load.replace(",", "").replace(" ", "-")
-        write_whole(folder / f"{name}-predicted.npz", partial(save_run, each.predicted))
+        write_whole(folder / f"{file_stem(each.load)}-predicted.npz", partial(save_run, each.predicted))
     content = {
         "environment": dict(found.environment),
         "steps": found.steps,

@@ -18,7 +18,7 @@ import platform
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from .._output import write_whole
+from .._output import file_stem, write_whole
 from ..engine_traces import compare
 from ..lengths import Uniform
 from ..measured_runs import MeasuredRun
@@ -41,8 +41,8 @@ from .machine import cpu_clock, cpu_name, others_share
 from .plan import Stage
 from .records import read_records, to_result
 from .run import Setup, run_load_test
-from .vllm_server import VllmServer, VllmSettings, settings_told
-from .vllm_steps import read_vllm_steps, vllm_trace, write_vllm_steps
+from .vllm_server import VllmServer, VllmSettings
+from .vllm_steps import read_run_and_trace, read_vllm_steps, write_vllm_steps
 
 _STEPS = ".steps.jsonl.xz"
 CALIBRATION, LOAD = "calibration", "load"
@@ -145,7 +145,9 @@ def read_vllm_bench(path: str | Path) -> VllmBench:
             return read_vllm_bench(folder)
     files = sorted(path.glob(f"*{_STEPS}"))
     names = [file.name.removesuffix(_STEPS) for file in files]
-    runs = dict(zip(names, map(read_vllm_steps, files), strict=True))
+    runs, traces = {}, {}
+    for name, file in zip(names, files, strict=True):
+        runs[name], traces[name] = read_run_and_trace(file)
     for_calibration = [run for run in runs.values() if run.meta["for"] == CALIBRATION]
     of_load: dict[str, list[MeasuredRun]] = {}
     for run in sorted((run for run in runs.values() if run.meta["for"] == LOAD), key=lambda run: run.meta["order"]):
@@ -161,8 +163,7 @@ def read_vllm_bench(path: str | Path) -> VllmBench:
         predictions.append(Prediction(name, [run.result for run in measured], predicted))
     equal = steps = 0
     difference = None
-    for name, file in zip(names, files, strict=True):
-        trace = vllm_trace(file)
+    for name, trace in traces.items():
         same, first = compare(trace)
         equal, steps = equal + same, steps + len(trace["steps"])
         if first and not difference:
@@ -226,7 +227,7 @@ def measure(
     for number in range(1, repeats + 1):
         for place, (name, work) in enumerate(plans.items(), start=1):
             say(f"round {number} of {repeats}: {name}")
-            send(f"{name.replace(',', '').replace(' ', '-')}-{number}", LOAD, name, [work])
+            send(f"{file_stem(name)}-{number}", LOAD, name, [work])
             say(f"round {number} of {repeats}: calibrating")
             calibration_round((number - 1) * len(plans) + place)
 
@@ -243,7 +244,7 @@ def environment_of(settings: VllmSettings, versions: Mapping[str, Any]) -> dict[
         "cpus": os.cpu_count(),
         "system": platform.platform(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "settings": settings_told(settings),
+        "settings": asdict(settings),
     }
 
 

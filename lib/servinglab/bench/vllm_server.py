@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -250,8 +250,3 @@ class VllmServer:
                 os.killpg(self._process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
-
-
-def settings_told(settings: VllmSettings) -> dict[str, int]:
-    """Plain values."""
-    return asdict(settings)

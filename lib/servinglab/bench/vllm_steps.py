@@ -57,7 +57,23 @@ def read_vllm_steps(path: str | Path) -> MeasuredRun:
     OSError
         If it can't be read.
     """
-    about, requests, steps = _lines(Path(path))
+    return _run(path, *_lines(Path(path)))
+
+
+def vllm_trace(path: str | Path) -> dict[str, Any]:
+    """The same file as a trace for `servinglab.engine_traces`: what came before which step, and what each step did."""
+    return _trace(*_lines(Path(path)))
+
+
+def read_run_and_trace(path: str | Path) -> tuple[MeasuredRun, dict[str, Any]]:
+    """What `read_vllm_steps` and `vllm_trace` give of one file, read once."""
+    lines = _lines(Path(path))
+    return _run(path, *lines), _trace(*lines)
+
+
+def _run(
+    path: str | Path, about: dict[str, Any], requests: list[list[int]], steps: list[dict[str, Any]]
+) -> MeasuredRun:
     config = about["config"]
     rules = scheduler_of(config).rules
     kv = Blocks(config["num_blocks"], config["block_size"])
@@ -86,9 +102,7 @@ def read_vllm_steps(path: str | Path) -> MeasuredRun:
     return MeasuredRun(about["load"], work, result, rules, kv, meta=about)
 
 
-def vllm_trace(path: str | Path) -> dict[str, Any]:
-    """The same file as a trace for `servinglab.engine_traces`: what came before which step, and what each step did."""
-    about, requests, steps = _lines(Path(path))
+def _trace(about: dict[str, Any], requests: list[list[int]], steps: list[dict[str, Any]]) -> dict[str, Any]:
     first = requests[0][0]
     scenario = about["config"] | {
         "requests": [
