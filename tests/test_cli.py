@@ -155,6 +155,24 @@ def test_step_time_and_pots(run, served):
     assert served[-1][2:4] == (sl.AffineStep(1, 0, 2, 3), 1)
 
 
+def test_a_measured_step_time_is_read_from_the_folder_or_the_file(run, served, tmp_path):
+    file = tmp_path / "prediction.json"
+    for content in ("{}", "[]", '{"calibration": {"step_time": {"fixed": 1}}}', "no json"):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=r"must be of bench torch, or a prediction\.json of bench vllm or bench"):
+            sl.read_step_time(file)
+    step = {"fixed_s": 0.02, "per_request_s": 1e-3, "per_prefill_token_s": 1e-4, "per_kv_token_s": 1e-6}
+    file.write_text(json.dumps({"calibration": {"step_time": step}}))
+    for path in (tmp_path, file):
+        run(*ORDERS, "--quiet", "--step-time", str(path))
+        assert served[-1][2] == sl.AffineStep(**step)
+    file.unlink()
+    with pytest.raises(
+        ValueError, match=r"must be a folder of bench vllm or bench openvino: it has no prediction\.json"
+    ):
+        sl.read_step_time(tmp_path)
+
+
 def test_default_step_time_follows_from_what_is_said_about_it():
     source = _engine_options.STEP_TIME_SOURCE
     assert all(text in source for text in ("16.06 GB", "131,072 B", "80 % of 3.35 TB/s", "16.06 GFLOP", "50 % of 989"))
@@ -791,6 +809,10 @@ def test_check_and_grade_are_those_of_grading(run, monkeypatch, command):
         ("simulate TRACE --kv-dtype fp8", "--kv-dtype needs --model"),
         ("simulate TRACE --catalog rows.toml", "--catalog needs --model"),
         ("simulate TRACE LLAMA --fixed-s 1", "--fixed-s doesn't go with --model"),
+        ("simulate TRACE LLAMA --step-time TRACE", "--step-time doesn't go with --model"),
+        ("simulate TRACE --step-time TRACE --fixed-s 1", "--fixed-s doesn't go with --step-time"),
+        ("simulate TRACE --step-time TRACE", "trace.csv must be of bench torch, or a prediction.json of bench vllm"),
+        ("simulate TRACE --step-time NOWHERE", "nowhere: No such file"),
         ("simulate TRACE LLAMA --per-kv-token-s 0", "--per-kv-token-s doesn't go with --model"),
         ("simulate TRACE LLAMA --tensor-parallel 2", "--tensor-parallel 2 needs --interconnect-gb-s"),
         ("simulate TRACE LLAMA --tensor-parallel 3 --interconnect-gb-s 9", "tensor_parallel must divide the 32 heads"),

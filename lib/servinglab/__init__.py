@@ -10,6 +10,7 @@ import importlib
 from typing import Any
 
 from .bench import bench
+from .bench.measured_step_time import read_step_time
 from .driver import SimulationInterrupted
 from .kv_cache import KVCache, kv_cache
 from .reference import reference
@@ -56,6 +57,7 @@ __all__ = [
     "poisson",
     "rate_profile",
     "read_run",
+    "read_step_time",
     "read_trace",
     "reference",
     "roofline",

@@ -15,6 +15,7 @@ from typing import Any
 
 from . import catalog
 from ._checks import check_number
+from .bench.measured_step_time import read_step_time
 from .kv_cache import KVCache, kv_cache
 from .roofline import Roofline, roofline
 from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
@@ -168,6 +169,13 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--per-request-s", type=float, metavar="S", help="plus this for each request in it")
     group.add_argument("--per-prefill-token-s", type=float, metavar="S", help="and for each prompt token computed")
     group.add_argument("--per-kv-token-s", type=float, metavar="S", help="and for each token held and read")
+    group = parser.add_argument_group("step time, measured")
+    group.add_argument(
+        "--step-time",
+        type=Path,
+        metavar="FILE",
+        help="fitted by bench torch (its file), bench vllm or bench openvino (the folder)",
+    )
     group = parser.add_argument_group("step time, from a model and an accelerator")
     group.add_argument("--model", metavar="ID", help="an id of the catalogue, or a Hugging Face config.json")
     group.add_argument("--accelerator", metavar="ID", help="an id of the catalogue")
@@ -362,7 +370,7 @@ def _step_time(args: argparse.Namespace, defaults: dict[str, Any]) -> tuple[Clos
     given = {name: getattr(args, name) for name in STEP_TIME}
     if args.model is not None:
         require(args, ["accelerator"], "--model")
-        refuse(args, list(STEP_TIME), "doesn't go with --model: the model and the accelerator decide")
+        refuse(args, ["step_time", *STEP_TIME], "doesn't go with --model: the model and the accelerator decide")
         if (args.tensor_parallel or 1) > 1 and args.interconnect_gb_s is None:
             raise ValueError(
                 f"--tensor-parallel {args.tensor_parallel} needs --interconnect-gb-s (NVLink of an H100: 450; inf "
@@ -376,6 +384,9 @@ def _step_time(args: argparse.Namespace, defaults: dict[str, Any]) -> tuple[Clos
         roof = roofline(model, accelerator, **given_or_default(args, _ROOF, known, defaults))
         return roof.sides(), roof
     refuse(args, ["accelerator", "catalog", *_ROOF], "needs --model")
+    if args.step_time is not None:
+        refuse(args, list(STEP_TIME), "doesn't go with --step-time: the measurement decides")
+        return read_step_time(args.step_time), None
     if all(value is None for value in given.values()):
         defaults.update(STEP_TIME)
         return AffineStep(**STEP_TIME), None

