@@ -7,8 +7,8 @@
 Server and `servinglab bench http` run in processes of their own. The simulator then serves the same requests: each from
 the instant when it was sent, with its own lengths; how late that was is said apart. HTTP and waking up take a
 millisecond or two besides, which no simulator of an engine knows; how much is measured before the load and after it, on
-requests that come one by one, and added to what the simulator says. Asked for: within 3 % at P50 and 5 % at P99. Whatever else
-runs on the machine is in the measured figures; root can shield them from it with `chrt -f 10 python
+requests that come one by one, and added to what the simulator says. Asked for: within 3 % at P50 and 5 % at P99.
+Whatever else runs on the machine is in the measured figures; root can shield them from it with `chrt -f 10 python
 benchmarks/serve_sim.py`.
 """
 

@@ -157,7 +157,8 @@ def test_step_time_and_pots(run, served):
 
 def test_a_measured_step_time_is_read_from_the_folder_or_the_file(run, served, tmp_path):
     file = tmp_path / "prediction.json"
-    for content in ("{}", "[]", '{"calibration": {"step_time": {"fixed": 1}}}', "no json"):
+    steps = ('{"fixed": 1}', "{}", "[]", '{"fixed_s": -1, "per_request_s": 0}')
+    for content in ("{}", "[]", "no json", *(f'{{"calibration": {{"step_time": {step}}}}}' for step in steps)):
         file.write_text(content)
         with pytest.raises(ValueError, match=r"must be of bench torch, or a prediction\.json of bench vllm or bench"):
             sl.read_step_time(file)
@@ -166,11 +167,23 @@ def test_a_measured_step_time_is_read_from_the_folder_or_the_file(run, served, t
     for path in (tmp_path, file):
         run(*ORDERS, "--quiet", "--step-time", str(path))
         assert served[-1][2] == sl.AffineStep(**step)
+    run(*ORDERS, "--quiet", "--step-time", str(file), "--overhead-s", "0.005")
+    assert served[-1][2] == sl.AffineStep(0.025, 1e-3, 1e-4, 1e-6)
     file.unlink()
     with pytest.raises(
         ValueError, match=r"must be a folder of bench vllm or bench openvino: it has no prediction\.json"
     ):
         sl.read_step_time(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["simulate", "compare", "memory", "best-batch", "serve-sim", "validate", "data", "check", "bench",
+     *(f"bench {action}" for action in ("http", "show", "torch", "openvino", "vllm", "llamacpp"))],
+)  # fmt: skip
+def test_every_command_has_its_help(run, words):
+    status, out, _ = run(*words.split(), "--help")
+    assert status == 0 and out.startswith("usage: servinglab")
 
 
 def test_default_step_time_follows_from_what_is_said_about_it():
@@ -810,6 +823,7 @@ def test_check_and_grade_are_those_of_grading(run, monkeypatch, command):
         ("simulate TRACE --catalog rows.toml", "--catalog needs --model"),
         ("simulate TRACE LLAMA --fixed-s 1", "--fixed-s doesn't go with --model"),
         ("simulate TRACE LLAMA --step-time TRACE", "--step-time doesn't go with --model"),
+        ("simulate TRACE --step-time TRACE --kv-dtype fp8", "--kv-dtype needs --model"),
         ("simulate TRACE --step-time TRACE --fixed-s 1", "--fixed-s doesn't go with --step-time"),
         ("simulate TRACE --step-time TRACE", "trace.csv must be of bench torch, or a prediction.json of bench vllm"),
         ("simulate TRACE --step-time NOWHERE", "nowhere: No such file"),

@@ -106,6 +106,15 @@ def test_a_calibration_that_lacks_steps_is_refused():
         tabulate([steps_seen(alone)], 2)
 
 
+def test_requests_that_werent_sent_or_counted_dont_spoil_the_others():
+    records = seen_by_clients([0.0, 5.0], [9, 9])
+    unsent = replace(records[0], request=2, sent_s=None, chunk_s=(), chunk_tokens=None, ended_s=9.0)
+    assert len(steps_seen([*records, unsent]).seconds) == 18
+    assert len(steps_seen([records[0], replace(records[1], prompt_tokens=None)]).seconds) == 9
+    with pytest.raises(ValueError, match="at least one step"):
+        steps_seen([replace(record, prompt_tokens=None) for record in records])
+
+
 @pytest.mark.parametrize("chunk_tokens", [None, (1, 2)])
 def test_steps_of_a_request_that_doesnt_show_its_tokens_are_left_out(chunk_tokens):
     records = seen_by_clients([0.0, 0.0, 5.0], [9, 4, 4])
@@ -241,10 +250,15 @@ def test_a_recording_may_be_zipped(recording, tmp_path):
         read_llamacpp(file)
     with pytest.raises(FileNotFoundError):
         read_llamacpp(tmp_path / "nothing")
+    shutil.copytree(recording, tmp_path / "damaged")
+    (tmp_path / "damaged" / "others.json").write_text("{")
+    with pytest.raises(ValueError, match=r"others\.json must say .* it was damaged"):
+        read_llamacpp(tmp_path / "damaged")
 
 
 def test_what_isnt_a_recording_is_refused(tmp_path):
-    for content in (None, "{}", "[]", "no json"):
+    cut = {"format": "servinglab bench llamacpp", "settings": {"slots": 4}, "plan": {"repeats": 0}}
+    for content in (None, "{}", "[]", "no json", json.dumps(cut)):
         if content is not None:
             (tmp_path / "llamacpp.json").write_text(content)
         with pytest.raises(

@@ -163,6 +163,13 @@ def test_a_plan_takes_the_step_time_from_the_file(tmp_path, capsys):
     assert main([*words, "--step-time", str(file)]) == 0
     assert str(found) in capsys.readouterr().out
     rows = [dict(row, seconds=1e-9) if row["kind"] == "decode" else row for row in steps.rows]
+    for broken, why in (
+        ([steps.header], "fails its own checks"),
+        ([{"format": FORMAT, "format_version": 1}], "isn't whole"),
+    ):
+        _rewrite(file, broken)
+        with pytest.raises(ValueError, match=rf"steps\.jsonl {why}"):
+            sl.read_step_time(file)
     _rewrite(file, [steps.header, *rows])
     with pytest.raises(ValueError, match=r"fails its own checks \(.*ceilings.*\): servinglab bench show"):
         sl.read_step_time(file)

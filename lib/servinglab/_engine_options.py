@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--compute-dtype", metavar="TYPE", help="what matrices are multiplied in")
     group.add_argument("--bandwidth-efficiency", type=float, metavar="X", help="share of the bandwidth reached")
     group.add_argument("--compute-efficiency", type=float, metavar="X", help="share of the FLOP/s reached")
-    group.add_argument("--overhead-s", type=float, metavar="S", help="seconds of every step that do neither")
+    group.add_argument(
+        "--overhead-s", type=float, metavar="S", help="seconds of every step that do neither; also beside --step-time"
+    )
     group.add_argument("--interconnect-gb-s", type=float, metavar="GB/S", help="device to device, one way; inf: free")
     group.add_argument("--allreduce-latency-s", type=float, metavar="S", help="of each all-reduce, two a layer")
     group = parser.add_argument_group("memory")
@@ -383,10 +385,13 @@ def _step_time(args: argparse.Namespace, defaults: dict[str, Any]) -> tuple[Clos
             known["allreduce_latency_s"] = None
         roof = roofline(model, accelerator, **given_or_default(args, _ROOF, known, defaults))
         return roof.sides(), roof
-    refuse(args, ["accelerator", "catalog", *_ROOF], "needs --model")
     if args.step_time is not None:
+        refuse(args, ["accelerator", "catalog", *(name for name in _ROOF if name != "overhead_s")], "needs --model")
         refuse(args, list(STEP_TIME), "doesn't go with --step-time: the measurement decides")
-        return read_step_time(args.step_time), None
+        step = read_step_time(args.step_time)
+        overhead_s = check_number("overhead_s", args.overhead_s or 0.0, ge=0)
+        return replace(step, fixed_s=step.fixed_s + overhead_s), None
+    refuse(args, ["accelerator", "catalog", *_ROOF], "needs --model")
     if all(value is None for value in given.values()):
         defaults.update(STEP_TIME)
         return AffineStep(**STEP_TIME), None

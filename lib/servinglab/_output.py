@@ -92,7 +92,11 @@ def begin_or_go_on(folder: Path, name: str, about: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     if file.exists():
-        if json.loads(file.read_text("utf-8")) != json.loads(json.dumps(about)):
+        try:
+            begun = json.loads(file.read_text("utf-8"))
+        except ValueError:
+            raise ValueError(f"{file} was damaged: give another --out") from None
+        if begun != json.loads(json.dumps(about)):
             raise ValueError(f"{folder} holds a run with other settings: give another --out, or the same options")
     elif any(folder.iterdir()):
         raise ValueError(f"{folder} must be empty or hold a run of this command: it holds something else")

@@ -235,7 +235,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _told_lengths(name: str) -> str:
-    kinds = " or ".join(f"{prompt}+{output} ({100 * share:g} %)" for share, prompt, output in _LENGTHS[name])
+    kinds = " or ".join(f"{prompt}+{output} ({100 * share:g} %%)" for share, prompt, output in _LENGTHS[name])
     return f"{name}: prompt+output tokens {kinds}"
 
 
@@ -399,7 +399,7 @@ def _show(args: argparse.Namespace) -> int:
         return _show_other(args)
     for command, read in ((vllm_command, read_vllm_bench), (llamacpp_command, read_llamacpp)):
         if command.is_bench(args.run_read):
-            if args.json or args.png or args.slo or args.warmup_s or args.cooldown_s:
+            if args.json or args.png or args.slo or args.warmup_s or args.cooldown_s or args.late_s != LATE_S:
                 raise ValueError("a folder of bench vllm or bench llamacpp is shown as it is, without these options")
             print(read(args.run_read))
             return 0

@@ -24,7 +24,7 @@ from .llamacpp_server import LlamaServer, LlamaSettings, llama_versions
 from .machine import cpu_clock, cpu_name, others_share
 from .plan import Stage, mixed, stage_of
 from .records import Record, read_records
-from .run import Interrupted, Setup, run_load_test
+from .run import Interrupted, Setup, ended_as_by_ctrl_c, run_load_test
 
 _HELP = (
     "Start llama.cpp's server on this machine's CPU twice, with continuous batching off and on, send both the same "
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
     load = mixed(stage_of(poisson(rate, n, seed), load=rate), _SHARES, seed)
     calibration = _calibration(slots, seed)
     others = read_others(folder)
-    with Progress(sys.stderr.isatty() and not args.quiet) as progress, ExitStack() as stack:
+    with Progress(sys.stderr.isatty() and not args.quiet) as progress, ended_as_by_ctrl_c(), ExitStack() as stack:
         progress.doing = "starting llama.cpp's servers"
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = scratch / "model.gguf"

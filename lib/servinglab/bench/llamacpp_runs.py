@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -164,7 +165,7 @@ def read_llamacpp(path: str | Path | None = None) -> LlamaBench:
         try:
             with zipfile.ZipFile(path) as archive:
                 archive.extractall(folder)
-        except zipfile.BadZipFile:
+        except (zipfile.BadZipFile, zlib.error):
             raise ValueError(f"{path} must be a folder of bench llamacpp, or a zip file of one") from None
         return _read(Path(folder), path)
 
@@ -172,13 +173,14 @@ def read_llamacpp(path: str | Path | None = None) -> LlamaBench:
 def _read(folder: Path, path: Path) -> LlamaBench:
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
-        known = about["format"] == FORMAT
+        slots = check_number("slots", about["settings"]["slots"], ge=1, integer=True)
+        repeats = check_number("repeats", about["plan"]["repeats"], ge=1, integer=True)
+        known = about["format"] == FORMAT and {"versions", "cpu", "cpus"} <= set(about)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         known = False
     if not known:
         raise ValueError(f"{path} isn't a recording of servinglab bench llamacpp: it has no {ABOUT} of one")
     others = read_others(folder)
-    slots, repeats = about["settings"]["slots"], about["plan"]["repeats"]
     steps, predictions = {}, {}
     for rule, scheduler in rules(slots).items():
         calibration, runs = ([f"{kind}-{k}" for k in range(1, repeats + 1)] for kind in (f"calibration-{rule}", rule))
@@ -198,8 +200,12 @@ def _read(folder: Path, path: Path) -> LlamaBench:
 def read_others(folder: Path) -> dict[str, float | None]:
     """The runs of a recording that are done, and how much of the CPUs others used in each."""
     file = folder / OTHERS
-    found: dict[str, float | None] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    return found
+    if not file.exists():
+        return {}
+    try:
+        return dict[str, float | None](json.loads(file.read_text("utf-8")).items())
+    except (ValueError, AttributeError):
+        raise ValueError(f"{file} must say how much others used in each run; it was damaged") from None
 
 
 def steps_seen(records: Sequence[Record]) -> StepsSeen:
@@ -216,17 +222,23 @@ def steps_seen(records: Sequence[Record]) -> StepsSeen:
         A step ends when its last chunk comes. It began at the end of the one before if somebody in it had been in that,
         or had waited since; if all in it are new, and came to an idle engine, when they were sent (so it holds what
         HTTP takes). Left out are steps that came out of a client's buffer at once with the next ones, and all while a
-        request was there whose chunks aren't tokens: a server holds back a token that is half a character.
+        request was there whose chunks aren't tokens (a server holds back a token that is half a character) or whose
+        prompt wasn't counted.
 
     Raises
     ------
     ValueError
         If there is no step.
     """
-    hidden = [(record.sent_s or 0.0, record.ended_s) for record in records if set(record.chunk_tokens or ()) != {1}]
+    records = [record for record in records if record.sent_s is not None]
+    sent_s = [record.sent_s or 0.0 for record in records]
+    hidden = [
+        (came_s, record.ended_s)
+        for came_s, record in zip(sent_s, records, strict=True)
+        if record.prompt_tokens is None or set(record.chunk_tokens or ()) != {1}
+    ]
     gaps_s, _ = pooled_gaps(records)
     apart_s = float(np.median(gaps_s)) / 4 if len(gaps_s) else 0.0
-    sent_s = [record.sent_s or 0.0 for record in records]
     came = sorted(
         (sent_s[number] + at_s, nth, number)
         for number, record in enumerate(records)
@@ -254,11 +266,12 @@ def steps_seen(records: Sequence[Record]) -> StepsSeen:
         prompts = sum((records[number].prompt_tokens or 0) * new for number, new in now.items())
         rows.append((len(now), prompts, end_s - began_s))
         before_s, before = end_s, now
-    if not rows:
-        raise ValueError("records must show at least one step; they show none")
-    requests, prefill, seconds = (np.array(column) for column in zip(*rows, strict=True))
+    requests, prefill = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))
+    seconds = np.array([row[2] for row in rows])
     kept = seconds > apart_s  # false for NaN
     kept[:-1] &= ~(seconds[1:] <= apart_s)  # who comes out of the buffer with the next has waited in it
+    if not kept.any():
+        raise ValueError("records must show at least one step; they show none")
     return StepsSeen(requests[kept], prefill[kept], seconds[kept])
 
 

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from ..measured_steps import COEFFICIENTS
 from ..step_time import AffineStep
 
 _FILE = "prediction.json"
@@ -49,17 +48,16 @@ def read_step_time(path: str | os.PathLike[str]) -> AffineStep:
             raise ValueError(f"{path} must be a folder of bench vllm or bench openvino: it has no {_FILE}")
     if is_steps(file):
         steps = read_steps(file)
-        failed = [check["name"] for check in steps.checks() if not check["holds"]]
-        if failed:
-            raise ValueError(
-                f"{file} fails its own checks ({', '.join(failed)}): servinglab bench show {file} says how"
-            )
-        return steps.fit().step
+        try:
+            failed = [check["name"] for check in steps.checks() if not check["holds"]]
+            if not failed:
+                return steps.fit().step
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{file} isn't whole: {error} is missing") from None
+        raise ValueError(f"{file} fails its own checks ({', '.join(failed)}): servinglab bench show {file} says how")
     try:
-        found = json.loads(file.read_text("utf-8"))["calibration"]["step_time"]
-        known = set(found) <= set(COEFFICIENTS)
+        return AffineStep(**json.loads(file.read_text("utf-8"))["calibration"]["step_time"])
     except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise ValueError(f"{file} must be of bench torch, or a {_FILE} of bench vllm or bench openvino; it is neither")
-    return AffineStep(**found)
+        raise ValueError(
+            f"{file} must be of bench torch, or a {_FILE} of bench vllm or bench openvino, with a fitted step time"
+        ) from None

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,6 +92,16 @@ class Setup:
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a command of several load tests: those that are done are kept."""
+
+
+@contextmanager
+def ended_as_by_ctrl_c() -> Generator[None]:
+    """Whoever ends this program ends the servers that it started."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_load_test(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import signal
 import socket
 import sys
 import textwrap
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -20,7 +17,7 @@ from .._checks import check_number
 from .._output import begin_or_go_on, file_stem, write_json, write_whole
 from .._progress import Progress
 from ..saved_runs import save_run
-from .run import Interrupted
+from .run import Interrupted, ended_as_by_ctrl_c
 from .vllm_prediction import VllmBench, measure, read_vllm_bench
 from .vllm_server import VllmServer, VllmSettings, vllm_versions
 
@@ -80,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     versions = vllm_versions(args.python)
     folder = args.out or Path(datetime.now().strftime("vllm-%Y%m%d-%H%M%S"))
     begin_or_go_on(folder, _ABOUT, {"settings": asdict(settings), "plan": plan, "versions": versions})
-    with Progress(sys.stderr.isatty() and not args.quiet) as progress, _ended_as_by_ctrl_c():
+    with Progress(sys.stderr.isatty() and not args.quiet) as progress, ended_as_by_ctrl_c():
         progress.doing = "starting vLLM's server"
         try:
             with VllmServer(args.python, folder, settings, _free_port(), args.start_timeout_s) as server:
@@ -94,16 +91,6 @@ def _run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(f"{found}\n\nwrote {folder / 'prediction.json'} and the runs beside it")
     return 0
-
-
-@contextmanager
-def _ended_as_by_ctrl_c() -> Generator[None]:
-    """Whoever ends this program ends the server with it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def is_bench(folder: Path) -> bool:
