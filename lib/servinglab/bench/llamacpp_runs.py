@@ -11,9 +11,6 @@ come together are a step, and from one such moment to the next is that step's ti
 from __future__ import annotations
 
 import json
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -30,7 +27,7 @@ from ..saved_runs import aligned, read_run
 from ..schedulers import ContinuousBatching, DynamicBatching
 from ..workload import Workload
 from .calibration import Prediction, prediction_table
-from .records import Record, pooled_gaps, read_records
+from .records import Record, pooled_gaps, read_records, unpacked
 
 ABOUT, OTHERS = "llamacpp.json", "others.json"
 FORMAT = "servinglab bench llamacpp"
@@ -159,15 +156,8 @@ def read_llamacpp(path: str | Path | None = None) -> LlamaBench:
             return read_llamacpp(file)
     path = Path(path)
     path.stat()  # what isn't there is another error than what isn't a recording
-    if path.is_dir():
-        return _read(path, path)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                archive.extractall(folder)
-        except (zipfile.BadZipFile, zlib.error):
-            raise ValueError(f"{path} must be a folder of bench llamacpp, or a zip file of one") from None
-        return _read(Path(folder), path)
+    with unpacked(path, "bench llamacpp") as folder:
+        return _read(folder, path)
 
 
 def _read(folder: Path, path: Path) -> LlamaBench:

@@ -31,9 +31,13 @@ chunk_tokens           tokens in each of them
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import zipfile
+import zlib
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -253,3 +257,24 @@ def _counted(count: int | None, asked: int) -> int:
 
 def _why(record: Record) -> str:
     return OUTCOMES[record.outcome]
+
+
+@contextmanager
+def unpacked(path: str | Path, command: str) -> Generator[Path]:
+    """The folder that a command wrote, or that a zip file holds; the latter is gone afterwards.
+
+    Raises
+    ------
+    ValueError
+        If it is a file, but no whole zip file; the message names the command.
+    """
+    if not Path(path).is_file():
+        yield Path(path)
+        return
+    with TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(folder)
+        except (zipfile.BadZipFile, zlib.error):
+            raise ValueError(f"{path} must be a folder of {command}, or a zip file of one") from None
+        yield Path(folder)

@@ -29,7 +29,7 @@ from .. import __version__
 from .._output import write_json
 from ..metrics import percentile
 from .plan import Stage, fingerprint, jobs
-from .records import read_records
+from .records import Record, read_records
 from .server import Sampler, server_facts
 from .tokens import token_ends
 
@@ -92,6 +92,25 @@ class Setup:
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a command of several load tests: those that are done are kept."""
+
+
+def run_or_raise(folder: Path, setup: Setup, stages: Sequence[Stage], gap_s: float = 0.0) -> list[Record]:
+    """Run a load test of which every request must be answered, from one process; its records.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C.
+    ChildProcessError
+        If a request failed.
+    """
+    if not run_load_test(folder, setup, stages, workers=1, gap_s=gap_s):
+        raise Interrupted
+    records = read_records(folder / "requests.jsonl")
+    failed = [record for record in records if not record.finished]
+    if failed:
+        raise ChildProcessError(f"{len(failed)} of {len(records)} requests failed, the first: {failed[0].outcome}")
+    return records
 
 
 @contextmanager

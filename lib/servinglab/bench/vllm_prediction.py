@@ -16,13 +16,11 @@ import json
 import os
 import platform
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -39,8 +37,8 @@ from ..workload import Workload, closed_loop
 from .calibration import Calibration, Prediction, calibrate, calibration_loads, loads, prediction_table
 from .machine import cpu_clock, cpu_name, others_share
 from .plan import Stage
-from .records import read_records, to_result
-from .run import Interrupted, Setup, run_load_test
+from .records import to_result, unpacked
+from .run import Setup, run_or_raise
 from .vllm_server import VllmServer, VllmSettings
 from .vllm_steps import read_run_and_trace, read_vllm_steps, write_vllm_steps
 
@@ -131,16 +129,12 @@ def read_vllm_bench(path: str | Path) -> VllmBench:
     ValueError
         If there is nothing to calibrate with or to predict, or a file is damaged.
     """
-    path = Path(path)
-    if path.is_file():
-        with TemporaryDirectory() as folder:
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    archive.extractall(folder)
-            except zipfile.BadZipFile:
-                raise ValueError(f"{path} must be a folder of bench vllm, or a zip file of one") from None
-            return read_vllm_bench(folder)
-    files = sorted(path.glob(f"*{_STEPS}"))
+    with unpacked(path, "bench vllm") as folder:
+        return _read(folder, path)
+
+
+def _read(folder: Path, path: str | Path) -> VllmBench:
+    files = sorted(folder.glob(f"*{_STEPS}"))
     names = [file.name.removesuffix(_STEPS) for file in files]
     runs, traces = {}, {}
     for name, file in zip(names, files, strict=True):
@@ -215,8 +209,7 @@ def measure(
 
     say("warming up")
     shutil.rmtree(folder / "warm-up", ignore_errors=True)
-    if not run_load_test(folder / "warm-up", _setup(server, seed), [Stage(bursts[-1], 1.0)], workers=1):
-        raise Interrupted
+    run_or_raise(folder / "warm-up", _setup(server, seed), [Stage(bursts[-1], 1.0)])
     say("calibrating")
     for number in range(_FIRST):
         calibration_round(number)
@@ -283,13 +276,8 @@ def _send(
     stages = [Stage(work, float(work.clients or 1)) for work in works]
     before = server.recording.read_text("utf-8")
     clock = cpu_clock()
-    if not run_load_test(client, _setup(server, seed), stages, workers=1, gap_s=0.1):
-        raise Interrupted
+    records = run_or_raise(client, _setup(server, seed), stages, gap_s=0.1)
     others = others_share(clock, cpu_clock())
-    records = read_records(client / "requests.jsonl")
-    failed = [record for record in records if not record.finished]
-    if failed:
-        raise ChildProcessError(f"{len(failed)} of {len(records)} requests failed, the first: {failed[0].outcome}")
     about = {
         "load": name,
         "for": purpose,
