@@ -91,6 +91,14 @@ def test_chunks_that_come_almost_together_are_one_step():
     assert np.abs(exact.seconds - blurred.seconds).max() <= 0.002
 
 
+def test_a_step_ends_with_its_last_chunk():
+    """The server hands tokens over one by one: the second request's come 5 ms behind the first's."""
+    first, second = seen_by_clients([0.0, 0.0], [4, 4])
+    behind = replace(second, chunk_s=tuple(at_s + 0.005 for at_s in second.chunk_s))
+    expected = [0.005 + step_s(2, 2 * PROMPT), *[step_s(2, 0)] * 3]
+    assert steps_seen([first, behind]).seconds == pytest.approx(expected)
+
+
 def test_steps_that_come_out_of_a_buffer_together_are_left_out():
     """A client that was held up reads three steps at once: of 2 and 3 nothing is known, nor of 1, which waited."""
     (record,) = seen_by_clients([0.0], [6])
