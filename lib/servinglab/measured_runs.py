@@ -41,6 +41,10 @@ _REQUESTS = "_requests.jsonl"
 _VLLM_0_19 = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 
 
+class SeveralEngines(ValueError):
+    """A run of engines beside each other, each with seats of its own: one engine's simulation can't stand for them."""
+
+
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
     """A real run: what came, what happened, and under which settings.
@@ -107,6 +111,8 @@ def read_vllm_run(
     ------
     TraceError
         If a file isn't as described, naming file and line.
+    SeveralEngines
+        If the meta file's data_parallel_size is above 1.
     OSError
         If the file of requests can't be opened.
     """
@@ -264,6 +270,11 @@ def _settings(
                 return source[key]
         return default
 
+    if (engines := setting("data_parallel_size", 1)) != 1:
+        raise SeveralEngines(
+            f"data_parallel_size must be 1; got {engines}: this run is of {engines} engines with seats and a budget "
+            "each, and one engine is simulated"
+        )
     seats = max_num_seqs
     if seats is None:
         seats = setting("max_num_seqs", _seats_shown(series) or _VLLM_0_19["max_num_seqs"])

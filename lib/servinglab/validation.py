@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import permutations
@@ -23,7 +24,7 @@ from typing import Any
 
 from . import catalog
 from .engine_traces import differences, read_engine_trace
-from .measured_runs import MeasuredRun, read_vllm_run, relative_errors
+from .measured_runs import MeasuredRun, SeveralEngines, read_vllm_run, relative_errors
 from .public_data import data_folder
 from .published_points import Point, fit_capped, leave_one_out
 from .run_fit import RunFit, carry, fit_run, replay, roofline_start, step_of
@@ -114,7 +115,7 @@ def error_budget(folder: Path | None, parts: Iterable[str] = PARTS, seed: int = 
 
 
 def recorded() -> list[Row]:
-    """The whole budget as it was when it was last computed, for readers who don't have the data.
+    """The figures of the budget as they were when last computed, for readers who don't have the data.
 
     ``servinglab validate --json lib/servinglab/data/error_budget.json`` writes it; where the data is there, a test
     computes it again and compares.
@@ -125,7 +126,8 @@ def recorded() -> list[Row]:
     (26, 26)
     """
     rows = json.loads((resources.files(__package__) / "data" / "error_budget.json").read_text("utf-8"))
-    return [Row(**{name: value for name, value in row.items() if name != "met"}) for row in rows]
+    made = (Row(**{name: value for name, value in row.items() if name != "met"}) for row in rows)
+    return [row for row in made if row.error is not None]  # what was left out has none
 
 
 def as_dicts(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -150,7 +152,7 @@ def table(rows: Iterable[Row]) -> str:
     """
     lines = []
     for row in rows:
-        error = "absent" if row.error is None else f"{row.error:+.1%}".replace("%", " %")
+        error = "–" if row.error is None else f"{row.error:+.1%}".replace("%", " %")
         verdict = "" if row.limit is None else f"{'' if row.met else 'NOT '}within {100 * row.limit:.3g} %"
         if row.part == "traces" and row.error is not None:
             error, verdict = ("equal" if row.error == 0 else "NOT equal"), ""
@@ -238,6 +240,8 @@ def _runs(folder: Path, runs: Runs, seed: int) -> Iterator[Row]:
         note = f"knowing nothing of later requests, whose answers are {100 * as_long:.0f} % as long"
         errors = relative_errors(replay(run, fit.step), run.result)
         yield from _compared("runs", f"{name}, later unknown", errors, limits=False, note=note)
+    for name, reason in _left_out(folder):
+        yield Row("runs", name, "", None, note=f"left out: {reason}")
 
 
 def _carried(folder: Path, runs: Runs, seed: int) -> Iterator[Row]:
@@ -255,10 +259,24 @@ def _carried(folder: Path, runs: Runs, seed: int) -> Iterator[Row]:
 
 def _fitted(folder: Path, runs: Runs, seed: int) -> Runs:
     if not runs:
-        for file in sorted((folder / "vllm_runs").glob("*_requests.jsonl")):
-            run = read_vllm_run(file)
-            runs[run.name] = run, fit_run(run, start=start_of(run.name), seed=seed)
+        for file in _run_files(folder):
+            with suppress(SeveralEngines):
+                run = read_vllm_run(file)
+                runs[run.name] = run, fit_run(run, start=start_of(run.name), seed=seed)
     return runs
+
+
+def _left_out(folder: Path) -> Iterator[tuple[str, str]]:
+    """The runs that aren't of one engine, by name, and why."""
+    for file in _run_files(folder):
+        try:
+            read_vllm_run(file)
+        except SeveralEngines as error:
+            yield file.name.removesuffix("_requests.jsonl"), str(error)
+
+
+def _run_files(folder: Path) -> list[Path]:
+    return sorted((folder / "vllm_runs").glob("*_requests.jsonl"))
 
 
 def _compared(part: str, subject: str, errors: dict[str, float], limits: bool, note: str = "") -> Iterator[Row]:
