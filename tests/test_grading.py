@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import copy
 import csv
+import html
+import io
 import json
+import os
 import re
 import shutil
+import stat
+import subprocess
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -18,9 +24,10 @@ import pytest
 from servinglab.grading import Limits, SandboxError, check_main, grade_main, grade_one
 from servinglab.grading.build import build, build_solution, make_release
 from servinglab.grading.checks import CheckFailed, Task, Unanswered, hidden, is_number, plain, same
-from servinglab.grading.grade import Report, check_functions
-from servinglab.grading.gradebook import SetupError, find_submissions, grade_folder
+from servinglab.grading.grade import CellReport, Report, check_functions
+from servinglab.grading.gradebook import SetupError, grade_folder
 from servinglab.grading.notebooks import NotebookError, grade_id, notes, read_notebook, restore
+from servinglab.grading.submissions import find_submissions
 
 QUICK = Limits(cell_s=4, check_s=3, total_s=60)
 
@@ -799,7 +806,7 @@ def test_one_grade_for_one_student_whatever_the_names(course, released, tmp_path
     assert "a second submission of Ada_L. for mini" in lines[2]
     assert "2 of 2" in (tmp_path / "out" / "feedback" / "Ada_L." / "mini" / "report.txt").read_text()
     rows = table(tmp_path / "out" / "mini.csv")
-    assert [(row["student"], row["score"]) for row in rows] == [("Ada_L._2", "1"), ("Ada_L.", "2")]
+    assert [(row["student"], row["score"]) for row in rows] == [("Ada_L.", "2"), ("Ada_L._2", "1")]
 
 
 def test_an_interruption_keeps_the_results_so_far(course, released, tmp_path, bwrap, monkeypatch, capsys):
@@ -858,6 +865,455 @@ def test_without_bubblewrap_a_teacher_must_say_unsafe(course, released, tmp_path
         assert check_main([str(tmp_path / "in" / "ada" / "mini" / "mini.ipynb")]) == 0
     finally:
         isolation_problem.cache_clear()
+
+
+# ---- links and what else is no plain file ------------------------------------------------------------------------
+
+
+def link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+LINKS = {
+    "the student's folder": lambda folder, course: link(folder / "eve", folder / "ada"),
+    "the assignment's folder": lambda folder, course: link(folder / "eve" / "mini", folder / "ada" / "mini"),
+    "the solution's folder": lambda folder, course: link(folder / "eve" / "mini", course / "solutions" / "mini"),
+    "the notebook": lambda folder, course: link(
+        folder / "eve" / "mini" / "mini.ipynb", folder / "ada" / "mini" / "mini.ipynb"
+    ),
+    "a flat notebook": lambda folder, course: link(folder / "eve.ipynb", folder / "ada" / "mini" / "mini.ipynb"),
+    "a notebook in the student's folder": lambda folder, course: link(
+        folder / "eve" / "mini.ipynb", folder / "ada" / "mini" / "mini.ipynb"
+    ),
+    "a link to nothing": lambda folder, course: link(folder / "eve", folder / "nobody"),
+}
+
+
+@pytest.mark.parametrize("case", LINKS)
+def test_a_link_is_no_submission_and_is_named(case, course, released, tmp_path, bwrap):
+    """Whatever it leads to, somebody else's work or the solution, it scores nothing and shows nothing."""
+    hand_in(tmp_path / "in", "ada", answered(released))
+    LINKS[case](tmp_path / "in", course)
+    lines: list[str] = []
+    results = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lines.append)
+    assert [(one.student, one.score, one.outcome) for one in results] == [
+        ("ada", 2, "graded"),
+        ("eve", 0, "not graded"),
+    ]
+    assert any("is a link" in problem for problem in results[1].problems)
+    assert "is a link" in lines[1]
+    assert "is a link" in table(tmp_path / "out" / "grades.csv")[1]["problems"]
+    assert not list((tmp_path / "out" / "feedback" / "eve").rglob("*.html"))
+
+
+def test_who_also_handed_in_a_notebook_of_their_own_is_graded(course, released, tmp_path, bwrap):
+    """And the link, or the empty folder, beside it is named."""
+    hand_in(tmp_path, "ada", answered(released))
+    link(tmp_path / "eve" / "mini", tmp_path / "ada" / "mini")
+    nbformat.write(answered(released, double="def double(x):\n    return x"), tmp_path / "eve.ipynb")
+    (tmp_path / "fay" / "mini").mkdir(parents=True)
+    nbformat.write(answered(released), tmp_path / "fay.ipynb")
+    own = hand_in(tmp_path, "gil", answered(released), "work.ipynb")
+    link(own.parent / "mini.ipynb", tmp_path / "ada" / "mini" / "mini.ipynb")
+    results = grade_folder(tmp_path, tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert [(one.student, one.score, one.outcome) for one in results] == [
+        ("ada", 2, "graded"),
+        ("eve", 1, "graded"),
+        ("fay", 2, "graded"),
+        ("gil", 2, "graded"),
+    ]
+    assert any("mini is a link" in problem for problem in results[1].problems)
+    assert any("no notebook in mini/" in problem for problem in results[2].problems)
+    assert any("mini.ipynb is a link" in problem for problem in results[3].problems)
+
+
+def test_links_beside_a_notebook_are_left_out_at_every_depth(course, released, tmp_path, bwrap):
+    (tmp_path / "secret.txt").write_text("everybody's grades")
+    look = "import os\nprint('seen', sorted(os.path.join(f, n) for f, _, ns in os.walk('.') for n in ns))"
+    folder = hand_in(tmp_path / "in", "eve", answered(released, after=look)).parent
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "own.txt").write_text("mine")
+    for name in ("data.txt", "deep/er/data.txt", "deep/er/other.ipynb", ".hidden"):
+        link(folder / name, tmp_path / "secret.txt")
+    link(folder / "deep" / "all", course / "solutions")
+    os.mkfifo(folder / "deep" / "pipe")
+    os.link(tmp_path / "secret.txt", folder / "twin.txt")
+    (one,) = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert one.score == 2
+    for name in ("data.txt", "deep/er/data.txt", "deep/er/other.ipynb", ".hidden", "deep/all"):
+        assert f"{name} is a link: left out" in one.problems
+    assert "deep/pipe is no plain file: left out" in one.problems
+    assert any(problem.startswith("note: twin.txt is a hard link") for problem in one.problems)
+    page = (tmp_path / "out" / "feedback" / "eve" / "mini" / "mini.html").read_text(encoding="utf-8")
+    assert "seen ['./deep/own.txt', './twin.txt']" in html.unescape(page)
+
+
+def test_a_notebook_that_shares_its_bytes_with_another_is_noted(course, released, tmp_path, bwrap):
+    path = hand_in(tmp_path, "ada", answered(released))
+    os.link(path, tmp_path / "eve.ipynb")
+    results = grade_folder(tmp_path, tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert [any("is a hard link" in problem for problem in one.problems) for one in results] == [True, True]
+
+
+@pytest.mark.parametrize("place", ["eve.ipynb", "eve/mini/mini.ipynb"])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_pipe_or_a_socket_in_place_of_a_notebook_stops_nobody(course, released, tmp_path, bwrap, place, kind):
+    hand_in(tmp_path / "in", "zoe", answered(released))
+    path = tmp_path / "in" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        os.mknod(path, 0o600 | stat.S_IFSOCK)
+    with pytest.raises(NotebookError, match=r"is no plain file|can't be read"):
+        read_notebook(path)
+    results = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert [(one.student, one.outcome) for one in results] == [("eve", "not graded"), ("zoe", "graded")]
+    assert any("is no plain file" in problem for problem in results[0].problems)
+
+
+ODD_NAMES = [b"l\xffnk", b"l\nzoe  mini  2 of 2", b"l\x1b[31mnk", b"=cmd()", "l\u202enk".encode()]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_ends_no_batch_and_forges_no_line(course, released, tmp_path, bwrap, name, capsys):
+    """As a student, as a linked student, as a folder, and as a file or a link beside a notebook."""
+    hand_in(tmp_path / "in", "ada", answered(released))
+    beside = hand_in(tmp_path / "in", "bob", answered(released)).parent
+    folder = os.fsencode(tmp_path / "in")
+    for at in (folder + b"/", folder + b"/cy/", os.fsencode(beside) + b"/"):
+        os.makedirs(at, exist_ok=True)
+        os.symlink(b"/nowhere", at + name)
+        os.symlink(b"/nowhere", at + name + b".ipynb")
+    Path(os.fsdecode(os.fsencode(beside) + b"/x" + name)).write_text("plain")
+    whole = Path(os.fsdecode(folder + b"/x" + name)) / "mini"
+    whole.mkdir(parents=True)
+    nbformat.write(answered(released), whole / "mini.ipynb")
+    arguments = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(course)]
+    assert grade_main(arguments) == 1
+    said = capsys.readouterr().out
+    assert not any(line.startswith("zoe") for line in said.splitlines())
+    assert all(line.isprintable() for line in said.splitlines())
+    rows = table(tmp_path / "out" / "grades.csv")
+    assert {row["student"]: row["score"] for row in rows if row["outcome"] == "graded"}.keys() >= {"ada", "bob"}
+    assert [row["score"] for row in rows if row["student"].startswith("x")] == ["2"]
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
+
+
+def test_an_unreadable_folder_costs_its_student_alone(course, released, tmp_path, bwrap, monkeypatch):
+    """The superuser, who runs some test suites, may read everything: so the refusal is made here."""
+    for student in ("ada", "bob", "cy", "dee"):
+        hand_in(tmp_path / "in", student, answered(released))
+    (tmp_path / "in" / "dee" / "mini" / "locked").mkdir()
+    shut = [tmp_path / "in" / "bob", tmp_path / "in" / "cy" / "mini", tmp_path / "in" / "dee" / "mini" / "locked"]
+    original = os.scandir
+
+    def scandir(path="."):
+        if isinstance(path, str | os.PathLike) and Path(path) in shut:
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    results = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert [(one.student, one.outcome) for one in results] == [
+        ("ada", "graded"),
+        ("bob", "not graded"),
+        ("cy", "not graded"),
+        ("dee", "graded"),
+    ]
+    assert results[1].problems[0] == "bob/ can't be read: Permission denied"
+    assert results[2].problems[0] == "mini/ can't be read: Permission denied"
+    assert results[3].problems == ("locked can't be read (Permission denied): left out",)
+    shut.append(tmp_path / "in")
+    with pytest.raises(SetupError, match="can't be read: Permission denied"):
+        grade_folder(tmp_path / "in", tmp_path / "out", course, tell=lambda text: None)
+
+
+def test_two_assignments_in_a_students_folder_are_two_submissions(released, tmp_path):
+    for name in ("mini", "other"):
+        path = tmp_path / "ada" / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(released, path)
+    found = find_submissions(tmp_path, ["mini", "other"])
+    assert [(one.student, one.assignment) for one in found] == [("ada", "mini"), ("ada", "other")]
+
+
+def test_results_that_lie_among_the_submissions_are_none(course, released, tmp_path, bwrap):
+    hand_in(tmp_path, "ada", answered(released))
+    for _ in range(2):
+        results = grade_folder(tmp_path, tmp_path / "grades", course, limits=QUICK, tell=lambda text: None)
+        assert [one.student for one in results] == ["ada"]
+
+
+def nbgrader(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    """The command itself, as a teacher types it in the course's folder."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    line = [sys.executable, "-m", "nbgrader", *words, "mini", "--force"]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+
+def test_nbgrader_autograde_refuses_links_too(repo, course, released, tmp_path, bwrap):
+    """It would copy what a link leads to, such as everybody's grades, and its feedback would show it."""
+    root = tmp_path / "course"
+    shutil.copytree(course, root)
+    shutil.copy(repo / "nbgrader_config.py", root)
+    assert nbgrader(root, "generate_assignment").returncode == 0
+    submitted = root / "submitted"
+    hand_in(submitted, "ada", answered(released))
+    (submitted / "ada" / "mini" / "data.txt").write_text("mine")
+    link(submitted / "bea" / "mini", submitted / "ada" / "mini")
+    link(submitted / "cal", submitted / "ada")
+    link(submitted / "deb" / "mini" / "mini.ipynb", submitted / "ada" / "mini" / "mini.ipynb")
+    for student, name in (("eve", "data.txt"), ("fay", "deep/data.txt"), ("gil", ".data")):
+        link(hand_in(submitted, student, answered(released)).parent / name, root / "gradebook.db")
+    os.mkfifo(hand_in(submitted, "hal", answered(released)).parent / "timestamp.txt")
+    done = nbgrader(root, "autograde")
+    assert done.returncode != 0
+    for student in ("bea", "cal", "deb", "eve", "fay", "gil", "hal"):
+        assert re.search(f"ERROR.*{student}.*not graded: .* is (a link|no plain file)", done.stderr), student
+    assert sorted(path.name for path in (root / "autograded").iterdir()) == ["ada"]
+    assert (root / "autograded" / "ada" / "mini" / "data.txt").read_text() == "mine"
+    for student in ("bea", "cal", "deb", "eve", "fay", "gil", "hal"):
+        there = submitted / student
+        there.unlink() if there.is_symlink() else shutil.rmtree(there)
+    assert nbgrader(root, "autograde").returncode == 0
+
+
+# ---- tables that outlive a run -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Grading that runs nothing, without nbgrader: a notebook with "wrong" for `total` gets no point, any other 2."""
+    import servinglab.grading.gradebook as gradebook
+
+    def generate(out, name, source, release, database):
+        (release / name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name / f"{name}.ipynb", release / name)
+
+    def with_nbgrader(student, name, out, root, isolate, limits):
+        notebook = read_notebook(out / "submitted" / student / name / f"{name}.ipynb")
+        right = "wrong" not in cell(notebook, "total").source
+        return Report(
+            tuple(
+                CellReport(grade_id(one), "task", float(right), 1.0, "passed" if right else "failed")
+                for one in notebook.cells
+                if grade_id(one).endswith("-basic")
+            )
+        )
+
+    full = Report((CellReport("x", "x", 1.0, 1.0, "passed"),))
+    monkeypatch.setattr(gradebook, "grade_one", lambda *args, **kwargs: full)
+    monkeypatch.setattr(gradebook, "_with_nbgrader", with_nbgrader)
+    monkeypatch.setattr(gradebook, "_enter_zero", lambda *args: None)
+    monkeypatch.setattr(gradebook, "generate", generate)
+
+
+def grade_quickly(folder: Path, out: Path, course: Path, **more):
+    return grade_folder(folder, out, course, isolate=False, tell=lambda text: None, **more)
+
+
+def keys(path: Path) -> list[tuple[str, str, str]]:
+    return [(row["student"], row.get("assignment", "mini"), row["score"]) for row in table(path)]
+
+
+def test_grading_one_late_student_keeps_the_rows_of_the_others(quickly, course, released, tmp_path):
+    for student in ("cy", "ada", "bob"):
+        hand_in(tmp_path / "in", student, answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    hand_in(tmp_path / "late", "bea", answered(released))
+    hand_in(tmp_path / "late", "bob", answered(released, total="wrong"))
+    results = grade_quickly(tmp_path / "late", tmp_path / "out", course)
+    expected = [("ada", "mini", "2"), ("bea", "mini", "2"), ("bob", "mini", "0"), ("cy", "mini", "2")]
+    assert [one.student for one in results] == ["bea", "bob"]
+    assert keys(tmp_path / "out" / "grades.csv") == expected
+    assert keys(tmp_path / "out" / "mini.csv") == expected
+    assert "note: an earlier run gave 2 of 2" in table(tmp_path / "out" / "grades.csv")[2]["problems"]
+    assert table(tmp_path / "out" / "grades.csv")[0]["problems"] == ""
+
+
+def test_an_interrupted_second_run_keeps_the_first_ones_rows(quickly, course, released, tmp_path, monkeypatch):
+    import servinglab.grading.gradebook as gradebook
+
+    for student in ("ada", "bob", "cy"):
+        hand_in(tmp_path / "in", student, answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    before = (tmp_path / "out" / "grades.csv").read_bytes(), (tmp_path / "out" / "mini.csv").read_bytes()
+    original = gradebook._with_nbgrader
+
+    def impatient(student, *rest):
+        if student == "bob":
+            raise KeyboardInterrupt
+        return original(student, *rest)
+
+    monkeypatch.setattr(gradebook, "_with_nbgrader", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    assert ((tmp_path / "out" / "grades.csv").read_bytes(), (tmp_path / "out" / "mini.csv").read_bytes()) == before
+
+
+def test_a_submission_that_can_no_longer_be_graded_says_what_it_had(quickly, course, released, tmp_path):
+    hand_in(tmp_path / "in", "ada", answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    page = tmp_path / "out" / "feedback" / "ada" / "mini" / "mini.html"
+    page.write_text("of the first run")
+    (tmp_path / "in" / "ada" / "mini" / "mini.ipynb").write_text("{")
+    for _ in range(2):  # said again as long as it lasts
+        grade_quickly(tmp_path / "in", tmp_path / "out", course)
+        (row,) = table(tmp_path / "out" / "grades.csv")
+        assert (row["score"], row["max_score"], row["outcome"]) == ("0", "2", "not graded")
+        assert "not a notebook" in row["problems"]
+        assert row["problems"].count("note: an earlier run gave 2 of 2") == 1
+        assert not page.exists()
+    (tmp_path / "in" / "ada" / "mini" / "mini.ipynb").unlink()
+    nbformat.write(answered(released), tmp_path / "in" / "ada" / "mini" / "mini.ipynb")
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    assert table(tmp_path / "out" / "grades.csv")[0]["problems"] == ""
+
+
+def test_an_old_row_stays_without_its_feedback(quickly, course, released, tmp_path):
+    hand_in(tmp_path / "in", "ada", answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    shutil.rmtree(tmp_path / "out" / "feedback")
+    hand_in(tmp_path / "late", "bob", answered(released))
+    grade_quickly(tmp_path / "late", tmp_path / "out", course)
+    assert [row[0] for row in keys(tmp_path / "out" / "grades.csv")] == ["ada", "bob"]
+
+
+def test_a_students_id_does_not_depend_on_who_else_is_in_the_folder(quickly, course, released, tmp_path):
+    hand_in(tmp_path / "in", "Ada L.", answered(released, total="wrong"))
+    hand_in(tmp_path / "in", "Ada_L.", answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    hand_in(tmp_path / "late", "Ada L.", answered(released, total="wrong"))
+    hand_in(tmp_path / "later", "Ada?L.", answered(released, total="wrong"))
+    for folder in ("late", "later"):
+        grade_quickly(tmp_path / folder, tmp_path / "out", course)
+    rows = table(tmp_path / "out" / "grades.csv")
+    assert {row["handed_in_as"]: (row["student"], row["score"]) for row in rows} == {
+        "Ada_L.": ("Ada_L.", "2"),
+        "Ada L.": ("Ada_L._2", "0"),
+        "Ada?L.": ("Ada_L._3", "0"),
+    }
+    other = tmp_path / "other"
+    hand_in(tmp_path / "first", "Bo B", answered(released, total="wrong"))
+    hand_in(tmp_path / "second", "Bo_B", answered(released))
+    for folder in ("first", "second", "first"):
+        grade_quickly(tmp_path / folder, other, course)
+    assert keys(other / "grades.csv") == [("Bo_B", "mini", "0"), ("Bo_B_2", "mini", "2")]
+
+
+def test_a_second_submission_costs_no_earlier_row(quickly, course, released, tmp_path):
+    hand_in(tmp_path / "in", "ada", answered(released))
+    nbformat.write(answered(released, total="wrong"), tmp_path / "in" / "ada.ipynb")
+    for _ in range(2):
+        grade_quickly(tmp_path / "in", tmp_path / "out", course)
+        assert keys(tmp_path / "out" / "grades.csv") == [("ada", "", "0"), ("ada", "mini", "2")]
+        assert "a second submission of ada for mini" in table(tmp_path / "out" / "grades.csv")[0]["problems"]
+
+
+@pytest.mark.parametrize("dialect", ["BOM, semicolons, decimal commas", "tabs", "a line that names the separator"])
+def test_a_table_that_a_spreadsheet_saved_is_read(quickly, course, released, tmp_path, dialect):
+    hand_in(tmp_path / "in", "ada", answered(released))
+    hand_in(tmp_path / "in", "bob", answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", course)
+    for name in ("grades.csv", "mini.csv"):
+        rows = list(csv.reader((tmp_path / "out" / name).read_text(encoding="utf-8").splitlines()))
+        rows = [[*row, extra] for row, extra in zip(rows, ["remark", 'good; "well" done', "-0,5"], strict=True)]
+        rows[1] = ["1,5" if one == "2" else one for one in rows[1]]
+        separator = "\t" if dialect == "tabs" else ";"
+        file = io.StringIO(newline="")
+        csv.writer(file, delimiter=separator).writerows(rows)
+        first = "sep=;\r\n" if dialect.startswith("a line") else ""
+        data = (first + file.getvalue()).encode("utf-8-sig" if dialect.startswith("BOM") else "utf-8")
+        (tmp_path / "out" / name).write_bytes(data)
+    hand_in(tmp_path / "late", "bob", answered(released, total="wrong"))
+    grade_quickly(tmp_path / "late", tmp_path / "out", course)
+    for name in ("grades.csv", "mini.csv"):
+        rows = table(tmp_path / "out" / name)
+        assert [row["score"] for row in rows] == ["1.5", "0"]
+        assert [row["remark"] for row in rows] == ['good; "well" done', "-0.5"]
+
+
+BROKEN = {
+    "not UTF-8": (b"student,assignment\r\nj\xe9r\xf4me,mini\r\n", "not UTF-8"),
+    "an open quote": (b'student,assignment,problems\r\nada,mini,"x\r\nbob,mini,y\r\n', "can't be read"),
+    "no header": (b"ada,mini,2,2,graded,\r\n", "no column 'student'"),
+    "too many cells": (b"student,assignment\r\nada,mini,2\r\n", "line 2 has 3 cells"),
+    "the same column twice": (b"student,assignment,score,score\r\nada,mini,2,1\r\n", "two columns 'score'"),
+    "only a blank": (b"\r\n", "no column 'student'"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_table_that_someone_broke_is_named_and_kept(quickly, course, released, tmp_path, case, capsys):
+    data, complaint = BROKEN[case]
+    hand_in(tmp_path / "in", "ada", answered(released))
+    (tmp_path / "out").mkdir()
+    for name in ("grades.csv", "mini.csv"):
+        (tmp_path / "out" / name).write_bytes(data)
+        arguments = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(course), "--unsafe"]
+        assert grade_main(arguments) == 2
+        said = capsys.readouterr().err
+        assert name in said
+        assert complaint in said
+        assert len(said.splitlines()) == 1
+        assert (tmp_path / "out" / name).read_bytes() == data
+        (tmp_path / "out" / name).unlink()
+        assert [path.name for path in (tmp_path / "out").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["grades.csv", "mini.csv"])
+def test_a_table_that_cannot_be_opened_is_one_line(quickly, course, released, tmp_path, name, capsys):
+    hand_in(tmp_path / "in", "ada", answered(released))
+    (tmp_path / "out" / name).mkdir(parents=True)
+    arguments = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(course), "--unsafe"]
+    assert grade_main(arguments) == 2
+    assert re.fullmatch(f".*{name} can't be read: .*\n", capsys.readouterr().err)
+
+
+def test_rows_of_two_runs_at_once_are_all_kept(quickly, course, released, tmp_path, monkeypatch):
+    """Each row is merged into the table as it is then, also with what a teacher or a second run has just saved."""
+    hand_in(tmp_path / "in", "ada", answered(released))
+    hand_in(tmp_path / "in", "bob", answered(released))
+    hand_in(tmp_path / "other", "cy", answered(released))
+    again = iter([lambda: grade_quickly(tmp_path / "other", tmp_path / "out", course), lambda: None])
+    grade_folder(tmp_path / "in", tmp_path / "out", course, isolate=False, tell=lambda text: next(again)())
+    assert [row[0] for row in keys(tmp_path / "out" / "grades.csv")] == ["ada", "bob", "cy"]
+    assert [row[0] for row in keys(tmp_path / "out" / "mini.csv")] == ["ada", "bob", "cy"]
+
+
+def test_results_of_other_checks_are_not_mixed(quickly, released, course, tmp_path, capsys):
+    root = tmp_path / "course"
+    shutil.copytree(course, root)
+    hand_in(tmp_path / "in", "ada", answered(released))
+    grade_quickly(tmp_path / "in", tmp_path / "out", root)
+    (root / "solutions" / "mini.md").write_text(MINI.replace(":check: total-basic", ":check: sum-basic"))
+    build(root)
+    before = (tmp_path / "out" / "mini.csv").read_bytes()
+    arguments = [str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--course", str(root), "--unsafe"]
+    assert grade_main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "the checks of mini changed" in said
+    assert "sum-basic" in said
+    assert "total-basic" in said
+    assert "--out" in said
+    assert (tmp_path / "out" / "mini.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-2+3", "@SUM(A1)", "a;=cmd()", "a\tb\n=cmd()"])
+def test_no_cell_is_a_formula(quickly, course, released, tmp_path, name):
+    """Whichever separator a spreadsheet takes for one."""
+    folder = hand_in(tmp_path / "in", name.replace("/", "_"), answered(released)).parent
+    link(folder / name.replace("/", "_"), tmp_path)
+    link(tmp_path / "in" / "ada" / name.replace("/", "_"), tmp_path)
+    for _ in range(2):
+        grade_quickly(tmp_path / "in", tmp_path / "out", course)
+        text = (tmp_path / "out" / "grades.csv").read_text(encoding="utf-8")
+        for separator in ",;\t":
+            for row in csv.reader(text.splitlines(), delimiter=separator):
+                assert not any(re.match(r"[\s\"]*[=+@-]", one) for one in row), (separator, row)
+        assert len(table(tmp_path / "out" / "grades.csv")) == 2
 
 
 # ---- the words of a check ----------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ def grade_main(args: Sequence[str] | None = None) -> int:
         return 2
     from servinglab.grading.build import NbgraderError
     from servinglab.grading.gradebook import SetupError, grade_folder
+    from servinglab.grading.tables import TableError
 
     limits = _limits(options.timeout, memory_bytes=int(options.memory * 2**30))
     try:
@@ -97,7 +98,7 @@ def grade_main(args: Sequence[str] | None = None) -> int:
             limits=limits,
             assignment=options.assignment,
         )
-    except (SetupError, SandboxError, NbgraderError, notebooks.NotebookError) as error:
+    except (SetupError, TableError, SandboxError, NbgraderError, notebooks.NotebookError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

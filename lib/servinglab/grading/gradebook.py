@@ -2,19 +2,17 @@
 
 nbgrader keeps the books: it enters the assignment, restores the locked cells, saves the points, writes the feedback
 pages. One step of it is replaced: `SandboxExecute` runs each notebook with `grade_one` instead of an ordinary kernel.
-Submissions are graded one at a time, each from a cleaned copy, so that a bad one costs that student alone.
+Submissions are graded one at a time, each from a cleaned copy, so that a bad one costs that student alone. Results
+of earlier runs stay until the same student's same assignment is graded again.
 
-What this module does not do: collect submissions, or decide about late ones.
+What this module does not do: find out what was handed in (`submissions`), or read and write tables (`tables`).
 """
 
 from __future__ import annotations
 
-import csv
-import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,16 @@ from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
+from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Bool
 from traitlets.config import Config
 
-from servinglab.grading import notebooks
+from servinglab.grading import notebooks, tables
 from servinglab.grading.build import generate, nbgrader_course
 from servinglab.grading.grade import Report, grade_one, tidy
 from servinglab.grading.sandbox import Limits
+from servinglab.grading.submissions import Submission, find_submissions
 
 # what markdown makes; everything else in a text cell is shown as it was written
 TEXT_TAGS = {
@@ -41,6 +41,9 @@ TEXT_TAGS = {
     *("li", "ol", "p", "pre", "span", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
 }
 HIDDEN_NOTE = "# (hidden tests ran here)"
+MAX_PROBLEMS = 50
+GRADES = ("student", "assignment", "score", "max_score", "outcome", "problems", "handed_in_as")
+_EARLIER = "note: an earlier run gave "
 
 
 class SetupError(Exception):
@@ -66,6 +69,33 @@ class SandboxExecute(NbGraderPreprocessor):
             nb, folder=Path(folder).resolve() if folder else None, isolate=self.isolate, limits=self.limits
         )
         return self.report.notebook, resources
+
+
+class AutogradePlainFiles(Autograde):
+    """nbgrader's `Autograde` without its trust in links: it would copy what they lead to, into the feedback as well.
+
+    A submission that holds a link, or is one, is named in the log as an error and left alone; the others are graded.
+    """
+
+    def convert_notebooks(self) -> None:
+        root = Path(self.coursedir.root, self.coursedir.submitted_directory)
+        refused = 0
+        for name in sorted(self.assignments):
+            folder = Path(name)
+            inside = root in folder.parents
+            way = [one for one in [*folder.parents][::-1] if inside and root in one.parents] + [folder]
+            why = next((f"{one.name} {said}" for one in way if (said := notebooks.refusal(one))), "")
+            for book in map(Path, self.assignments[name]):
+                if note := notebooks.shared(book):
+                    self.log.warning("%s: %s", tidy(book.parent.parent.name), tidy(note))
+            if why := why or next(notebooks.left_out(folder), ""):
+                del self.assignments[name]
+                refused += 1
+                shown = folder.relative_to(root) if inside else folder
+                self.log.error("%s: not graded: %s", tidy(str(shown)), tidy(why))
+        super().convert_notebooks()
+        if refused:
+            raise NbGraderException(f"{refused} submissions weren't graded: see above")
 
 
 class ScrubHidden(NbGraderPreprocessor):
@@ -105,22 +135,11 @@ def settings() -> Config:
 
 
 @dataclass(frozen=True)
-class Submission:
-    """One file handed in: who, for which assignment (empty: not recognised), where, and what is odd about it.
-
-    `folder` holds the files that came with the notebook; None where it lies among other people's.
-    """
-
-    student: str
-    assignment: str
-    notebook: Path | None
-    folder: Path | None = None
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Graded:
-    """One submission's result. `outcome` is "graded" or "not graded"; the second one scores 0."""
+    """One submission's result. `outcome` is "graded" or "not graded"; the second one scores 0.
+
+    `student` is the id in all results, `handed_in_as` the name of the folder or file.
+    """
 
     student: str
     assignment: str
@@ -129,52 +148,7 @@ class Graded:
     outcome: str
     problems: tuple[str, ...]
     points: Mapping[str, float]
-
-
-def find_submissions(folder: Path, assignments: Sequence[str]) -> Iterator[Submission]:
-    """Everything handed in under `folder`, in the order of the students' names.
-
-    Two layouts are read: `STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb` as nbgrader collects it, and a flat folder of
-    `STUDENT.ipynb`. A notebook with another name counts if it is the only one in its folder.
-    """
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.is_symlink():
-            continue
-        if entry.is_file() and entry.suffix == ".ipynb":
-            yield _recognise(entry.stem, entry, None, assignments, ())
-        elif entry.is_dir():
-            inner = [sub for sub in sorted(entry.iterdir()) if sub.is_dir() and not sub.name.startswith(".")]
-            for sub in [*inner, *([entry] if list(entry.glob("*.ipynb")) or not inner else [])]:
-                yield _in_folder(entry.name, sub, assignments)
-
-
-def _in_folder(student: str, folder: Path, assignments: Sequence[str]) -> Submission:
-    named = folder.name if folder.name in assignments else ""
-    found = sorted(path for path in folder.glob("*.ipynb") if path.is_file() and not path.is_symlink())
-    right = [path for path in found if path.stem in ([named] if named else assignments)]
-    if right:
-        return Submission(student, right[0].stem, right[0], folder)
-    if len(found) == 1:
-        expected = f"{named}.ipynb" if named else "ASSIGNMENT.ipynb"
-        problem = f"the file is called {found[0].name}, not {expected}"
-        return _recognise(student, found[0], folder, [named] if named else assignments, (problem,))
-    what = "no notebook" if not found else f"{len(found)} notebooks, none with the assignment's name"
-    return Submission(student, named, None, None, (f"{what} in {folder.name}/",))
-
-
-def _recognise(
-    student: str, path: Path, folder: Path | None, assignments: Sequence[str], problems: tuple[str, ...]
-) -> Submission:
-    """Find out from a notebook's own metadata which assignment it answers, if there is a choice."""
-    known = assignments[0] if len(assignments) == 1 else ""
-    try:
-        name = notebooks.read_notebook(path).metadata.get("servinglab", {}).get("assignment")
-        known = name if isinstance(name, str) and name in assignments else known
-    except (notebooks.NotebookError, AttributeError):
-        pass  # said again, with its cause, when it is graded
-    if not known:
-        problems = (*problems, f"{path.name} doesn't say which assignment it answers")
-    return Submission(student, known, path, folder, problems)
+    handed_in_as: str = ""
 
 
 def grade_folder(
@@ -188,6 +162,8 @@ def grade_folder(
     tell: Callable[[str], None] = print,
 ) -> list[Graded]:
     """Grade every submission in a folder; write `grades.csv`, one CSV for each assignment, and feedback, into `out`.
+
+    Rows of earlier runs stay, unless the same student's same assignment is graded again.
 
     Parameters
     ----------
@@ -209,7 +185,9 @@ def grade_folder(
     ------
     SetupError
         If there is nothing to grade, or if a solution doesn't get full marks on this machine: then nobody's
-        grade would mean anything.
+        grade would mean anything. Also if `out` holds results of other checks.
+    tables.TableError
+        If a table in `out` can't be understood or written: it is left as it is.
     """
     known = sorted(path.parent.name for path in (root / "solutions").glob("*/*.ipynb") if path.stem == path.parent.name)
     if assignment and assignment not in known:
@@ -218,36 +196,43 @@ def grade_folder(
         )
     if not submissions.is_dir():
         raise SetupError(f"no folder {submissions}")
-    found = [
-        one for one in find_submissions(submissions, known) if not assignment or one.assignment in (assignment, "")
-    ]
+    try:
+        found = find_submissions(submissions, known, skip=out)
+    except OSError as error:
+        raise SetupError(f"{submissions} can't be read: {error.strerror}") from None
+    found = [one for one in found if not assignment or one.assignment in (assignment, "")]
     if not found:
         raise SetupError(
             f"no submission in {submissions}: expected STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb or STUDENT.ipynb"
         )
     out.mkdir(parents=True, exist_ok=True)
-    officials = {}
-    for name in sorted({one.assignment for one in found if one.assignment}):
+    names = sorted({one.assignment for one in found if one.assignment})
+    officials = {name: notebooks.read_notebook(root / "solutions" / name / f"{name}.ipynb") for name in names}
+    before = tables.read(out / "grades.csv", GRADES[:2]).rows
+    for name, official in officials.items():
+        _refuse_other_checks(out, name, official)
+    for name, official in officials.items():
         path = root / "solutions" / name / f"{name}.ipynb"
-        officials[name] = notebooks.read_notebook(path)
-        trial = grade_one(path, source=officials[name], isolate=isolate, limits=limits)
+        trial = grade_one(path, source=official, isolate=isolate, limits=limits)
         if not trial.passed:
             bad = next((str(cell.message) for cell in trial.cells if not cell.passed), "it has no checks")
             raise SetupError(f"the solution of {name} itself doesn't get full marks here, so nobody is graded: {bad}")
         generate(out, name, source=root / "solutions", release=out / "release", database=True)
     results: list[Graded] = []
     taken: set[tuple[str, str]] = set()
-    ids = student_ids([one.student for one in found])
+    ids = student_ids(
+        [one.student for one in found], {row["handed_in_as"]: row["student"] for row in before if "handed_in_as" in row}
+    )
     for one in found:
-        key = (ids[one.student], one.assignment)
-        if key in taken:
-            twice = f"a second submission of {key[0]} for {key[1] or 'no assignment'}"
+        student = ids[one.student]
+        if (student, one.assignment) in taken:
+            twice = f"a second submission of {student} for {one.assignment or 'no assignment'}"
             one = Submission(one.student, "", None, None, (*one.problems, twice))
-        taken.add(key)
-        official = officials.get(one.assignment)
-        graded = _grade(one, key[0], official, out, root, isolate, limits)
+        taken.add((student, one.assignment))
+        earlier = next((row for row in before if (row["student"], row["assignment"]) == (student, one.assignment)), {})
+        graded = _grade(one, student, officials.get(one.assignment), earlier, out, root, isolate, limits)
         results.append(graded)
-        _write_csv(out, results, officials)
+        _write_tables(out, results, officials)
         tell(line(graded))
     return results
 
@@ -270,34 +255,60 @@ def student_id(name: str) -> str:
     return re.sub(r"[^\w.@-]", "_", name).lstrip("._-@") or "nameless"
 
 
-def student_ids(names: Sequence[str]) -> dict[str, str]:
+def student_ids(names: Sequence[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
     """An id of their own for all: two names that nbgrader can't tell apart must not share a grade.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of folders and files, as they were handed in.
+    known : mapping, optional
+        Ids of earlier runs by the name as `written`: the same name keeps its id, and no other name gets it.
 
     Examples
     --------
     >>> student_ids(["Ada L.", "Ada_L.", "bob"])
     {'Ada_L.': 'Ada_L.', 'bob': 'bob', 'Ada L.': 'Ada_L._2'}
+    >>> student_ids(["Ada L."], {"Ada_L.": "Ada_L.", "Ada L.": "Ada_L._2"})
+    {'Ada L.': 'Ada_L._2'}
     """
-    ids = {name: name for name in names if student_id(name) == name}
+    known = known or {}
+    ids: dict[str, str] = {}
     for name in names:
+        if (mine := known.get(written(name), "")) and mine not in ids.values():
+            ids.setdefault(name, mine)
+    for name in sorted(dict.fromkeys(names), key=lambda name: student_id(name) != name):
         if name not in ids:
+            taken = {*known.values(), *ids.values()}
             wanted = student_id(name)
-            wishes = [wanted, *(f"{wanted}_{k}" for k in range(2, 2 + len(names)))]
-            ids[name] = next(wish for wish in wishes if wish not in ids.values())
+            wishes = [wanted, *(f"{wanted}_{k}" for k in range(2, 3 + len(taken)))]
+            ids[name] = next(wish for wish in wishes if wish not in taken)
     return ids
+
+
+def written(name: str) -> str:
+    """A folder's name as a table can hold it: readable, and different for different names.
+
+    Examples
+    --------
+    >>> written("Ada L."), written("=a;b\\n")
+    ('Ada L.', '\\\\u{3d}a\\\\u{3b}b\\\\u{a}')
+    """
+    return re.sub(r"[^\w .,()'!?#&@+-]|^[\s@+-]", lambda odd: f"\\u{{{ord(odd[0]):x}}}", name)
 
 
 def _grade(
     one: Submission,
     student: str,
     official: NotebookNode | None,
+    earlier: Mapping[str, str],
     out: Path,
     root: Path,
     isolate: bool,
     limits: Limits | None,
 ) -> Graded:
     name = one.assignment
-    problems = [tidy(problem) for problem in one.problems]
+    problems = list(one.problems)
     if student != one.student:
         problems.append(f"the name {one.student!r} is entered as {student}")
     most = (
@@ -312,28 +323,42 @@ def _grade(
         clean.mkdir(parents=True)
         submitted = notebooks.read_notebook(one.notebook)
         restored, differences = notebooks.restore(submitted, official)
-        problems += map(tidy, differences)
+        problems += [*differences, *filter(None, [notebooks.shared(one.notebook)])]
         problems += notebooks.copy_files(one.folder, clean) if one.folder else []
         nbformat.write(restored, clean / f"{name}.ipynb")
         report = _with_nbgrader(student, name, out, root, isolate, limits)
         problems += report.problems
     except notebooks.NotebookError as error:
-        problems.append(tidy(str(error)))
+        problems.append(str(error))
     except Exception as error:
-        problems.append(tidy(f"not graded: {str(error) or type(error).__name__}")[:500])
+        problems.append(f"not graded: {str(error) or type(error).__name__}")
     if report is None and official is not None:
         _enter_zero(student, name, out)
+    score, outcome = report.score if report else 0.0, "graded" if report else "not graded"
+    if name:
+        problems += _earlier(earlier, f"{score:g}", f"{most:g}", outcome)
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [f"{len(problems) - MAX_PROBLEMS} more problems"]
     graded = Graded(
         student,
         name,
-        report.score if report else 0.0,
+        score,
         most,
-        "graded" if report else "not graded",
-        tuple(problems),
+        outcome,
+        tuple(tidy(problem)[:500] for problem in problems),
         {cell.grade_id: cell.points for cell in report.cells} if report else {},
+        one.student,
     )
     _write_report(graded, report, out)
     return graded
+
+
+def _earlier(row: Mapping[str, str], score: str, most: str, outcome: str) -> list[str]:
+    """A note of the grade that this one replaces, if it is another; said again while there is nothing to grade."""
+    if row.get("outcome") == "graded":
+        had = (row.get("score", ""), row.get("max_score", ""))
+        return [f"{_EARLIER}{had[0]} of {had[1]}"] if had != (score, most) else []
+    return [said for said in row.get("problems", "").split("; ") if said.startswith(_EARLIER) and outcome != "graded"]
 
 
 def _with_nbgrader(student: str, name: str, out: Path, root: Path, isolate: bool, limits: Limits | None) -> Report:
@@ -365,30 +390,57 @@ def _enter_zero(student: str, name: str, out: Path) -> None:
 
 def _write_report(graded: Graded, report: Report | None, out: Path) -> None:
     folder = out / "feedback" / graded.student / (graded.assignment or "unrecognised")
+    if report is None and graded.assignment:
+        shutil.rmtree(folder, ignore_errors=True)  # an earlier submission's page is no feedback on this one
     folder.mkdir(parents=True, exist_ok=True)
     text = line(graded) if report is None else f"{line(graded)}\n\n{report}"
     (folder / "report.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
-def _write_csv(out: Path, results: Sequence[Graded], officials: Mapping[str, NotebookNode]) -> None:
+def _checks(notebook: NotebookNode) -> list[str]:
+    return [notebooks.grade_id(cell) for cell in notebook.cells if notebooks.is_check(cell)]
+
+
+def _refuse_other_checks(out: Path, name: str, official: NotebookNode) -> None:
+    """Points of two different sets of checks don't belong into one table, nor into one gradebook."""
+    table, checks = tables.read(out / f"{name}.csv", ["student"]), _checks(official)
+    release, before = out / "release" / name / f"{name}.ipynb", list[str]()
+    if release.is_file():
+        before = _checks(notebooks.read_notebook(release))
+    new = [check for check in checks if check not in table.columns]
+    gone = [check for check in table.columns if check in before and check not in checks]
+    if table.rows and (new or gone):
+        changes = [f"{what}: {', '.join(those)}" for what, those in (("new", new), ("gone", gone)) if those]
+        raise SetupError(
+            f"the checks of {name} changed since the results in {out} ({'; '.join(changes)}): grade everyone again"
+            " into another folder (--out), or put the checks and their columns back"
+        )
+
+
+def _write_tables(out: Path, results: Sequence[Graded], officials: Mapping[str, NotebookNode]) -> None:
+    """Merge the results of this run into the tables on disk."""
     rows = [
-        [one.student, one.assignment, f"{one.score:g}", f"{one.max_score:g}", one.outcome, "; ".join(one.problems)]
+        {
+            "student": one.student,
+            "assignment": one.assignment,
+            "score": f"{one.score:g}",
+            "max_score": f"{one.max_score:g}",
+            "outcome": one.outcome,
+            "problems": "; ".join(map(tables.plain, one.problems)),
+            "handed_in_as": written(one.handed_in_as),
+        }
         for one in results
     ]
-    _replace_csv(out / "grades.csv", [["student", "assignment", "score", "max_score", "outcome", "problems"], *rows])
+    tables.merge(out / "grades.csv", GRADES, rows, key=GRADES[:2])
     for name, official in officials.items():
-        checks = [notebooks.grade_id(cell) for cell in official.cells if notebooks.is_check(cell)]
+        checks = _checks(official)
         rows = [
-            [one.student, f"{one.score:g}", *(f"{one.points.get(check, 0.0):g}" for check in checks)]
+            {
+                "student": one.student,
+                "score": f"{one.score:g}",
+                **{check: f"{one.points.get(check, 0.0):g}" for check in checks},
+            }
             for one in results
             if one.assignment == name
         ]
-        _replace_csv(out / f"{name}.csv", [["student", "score", *checks], *rows])
-
-
-def _replace_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write a table so that an interruption leaves the old one or the new one."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([cell.encode("utf-8", "replace").decode() for cell in row] for row in rows)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
+        tables.merge(out / f"{name}.csv", ["student", "score", *checks], rows, key=["student"])

@@ -15,6 +15,7 @@ import copy
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from nbformat import NotebookNode
 
 MAX_NOTEBOOK_BYTES = 20 * 2**20
 MAX_FILES_BYTES = 50 * 2**20
+MAX_LEFT_OUT = 20
 BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
 END_HIDDEN = "### END HIDDEN TESTS"
 
@@ -52,9 +54,11 @@ class NotebookError(Exception):
 def read_notebook(path: Path) -> NotebookNode:
     """Read a notebook of format 4, whatever it is: `NotebookError` says why it can't be read."""
     try:
-        size = path.stat().st_size
-        if size > MAX_NOTEBOOK_BYTES:
-            raise NotebookError(f"{path.name} has {size:,} bytes; the limit is {MAX_NOTEBOOK_BYTES:,}")
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would never end
+            raise NotebookError(f"{path.name} is no plain file")
+        if about.st_size > MAX_NOTEBOOK_BYTES:
+            raise NotebookError(f"{path.name} has {about.st_size:,} bytes; the limit is {MAX_NOTEBOOK_BYTES:,}")
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise NotebookError(f"{path.name} is not UTF-8 text (byte {error.start})") from None
@@ -296,6 +300,34 @@ def _give_new_ids_to_copies(cells: list[NotebookNode]) -> None:
         taken.add(cell["id"])
 
 
+def refusal(path: Path) -> str:
+    """Why an entry of a submission isn't read; empty for a plain file and for a folder.
+
+    A link leads anywhere, a pipe never ends.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        return f"can't be read ({error.strerror})"
+    if stat.S_ISLNK(mode):
+        return "is a link"
+    return "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is no plain file"
+
+
+def shared(path: Path) -> str:
+    """A note if a file has a second name somewhere: it may be another student's file. Empty if it hasn't."""
+    names = path.lstat().st_nlink
+    return f"note: {path.name} is a hard link, one of {names} names of one file: see whose it is" if names > 1 else ""
+
+
+def left_out(folder: Path) -> Iterator[str]:
+    """One sentence for each entry under a submission's folder that mustn't be read: links, pipes and the like."""
+    for here, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            if why := refusal(Path(here, name)):
+                yield f"{Path(here, name).relative_to(folder)} {why}"
+
+
 def copy_files(source: Path, target: Path) -> list[str]:
     """Copy what lies beside a notebook: plain files only, within a size, and no notebook.
 
@@ -304,23 +336,37 @@ def copy_files(source: Path, target: Path) -> list[str]:
     Returns
     -------
     list of str
-        One sentence for each file that was left out.
+        One sentence for each file that was left out, the first twenty of them, or that has another name elsewhere.
     """
-    problems, total = [], 0
-    for folder, folders, files in os.walk(source):
+    problems, total = list[str](), 0
+
+    def unreadable(error: OSError) -> None:
+        problems.append(f"{Path(error.filename).relative_to(source)} can't be read ({error.strerror}): left out")
+
+    for folder, folders, files in os.walk(source, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        links = [name for name in folders if Path(folder, name).is_symlink()]
-        for name in sorted([*files, *links]):
+        for name in sorted([*files, *folders]):
             path = Path(folder, name)
-            if name.endswith(".ipynb") or name.startswith("."):
+            try:
+                if why := refusal(path):
+                    problems.append(f"{path.relative_to(source)} {why}: left out")
+                    continue
+                if name in folders or name.endswith(".ipynb") or name.startswith("."):
+                    continue
+                total += path.stat().st_size
+                if total > MAX_FILES_BYTES:
+                    problems.append(f"more than {MAX_FILES_BYTES:,} bytes beside the notebook: the rest is left out")
+                    return _shortened(problems)
+                copied = target / path.relative_to(source)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copied)
+            except OSError as error:
+                problems.append(f"{path.relative_to(source)} can't be read ({error.strerror}): left out")
                 continue
-            if path.is_symlink() or not path.is_file():
-                problems.append(f"{path.relative_to(source)} is a link or no plain file: left out")
-                continue
-            total += path.stat().st_size
-            if total > MAX_FILES_BYTES:
-                return [*problems, f"more than {MAX_FILES_BYTES:,} bytes beside the notebook: the rest is left out"]
-            copied = target / path.relative_to(source)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copied)
-    return problems
+            problems += filter(None, [shared(path)])
+    return _shortened(problems)
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    more = len(problems) - MAX_LEFT_OUT
+    return [*problems[:MAX_LEFT_OUT], f"{more} more like these"] if more > 0 else problems
