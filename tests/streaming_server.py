@@ -14,7 +14,8 @@ from typing import Any
 
 FAULTS = (
     "", "429", "500", "400", "slow_first", "hang", "cut", "malformed", "not_utf8", "disconnect", "stream_error",
-    "empty", "no_usage", "two_tokens", "no_end", "302", "drip",
+    "empty", "no_usage", "two_tokens", "no_end", "302", "307", "304", "500_cut", "500_hang", "drip", "abort", "error",
+    "no_reason", "soup", "error_event", "error_body", "not_streamed",
 )  # fmt: skip
 
 
@@ -36,6 +37,7 @@ class StreamingServer:
     ) -> None:
         self.chunks, self.gap_s, self.faults = chunks, gap_s, faults
         self.bodies: list[dict[str, Any]] = []
+        self.cookies = 0
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -91,14 +93,32 @@ class StreamingServer:
             return self._get(head.split()[1], writer)
         asked = json.loads(body)
         self.bodies.append(asked)
+        self.cookies += "\r\ncookie:" in head.lower()
         fault = self.faults(asked)
         if fault == "disconnect":
             return False
         if fault.isdigit():
-            more = "Retry-After: 7\r\n" if fault == "429" else ""
-            writer.write(f"HTTP/1.1 {fault} No\r\n{more}Content-Length: 4\r\n\r\nsoup".encode())
+            more = {"429": "Retry-After: 7\r\n", "302": f"Location: {self.url}/elsewhere\r\n"}
+            more["307"] = f"Location: {head.split()[1]}\r\n"  # here: who follows it is heard again
+            length = 0 if fault == "304" else 4
+            told = f"{more.get(fault, '')}Content-Length: {length}\r\n\r\n{'soup'[:length]}"
+            writer.write(f"HTTP/1.1 {fault} No\r\n{told}".encode())
             return True
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if fault.startswith("500_"):
+            writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 40\r\n\r\nsoup")
+            await writer.drain()
+            await asyncio.sleep(3600 if fault == "500_hang" else 0)
+            return False
+        if fault in ("error_body", "not_streamed"):
+            choice = {"message": {"content": "soup"}, "finish_reason": "stop"}
+            whole = {"choices": [choice]} if fault == "not_streamed" else {"error": {"message": "no soup"}}
+            text = json.dumps(whole)
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            return True
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nSet-Cookie: replica=3; Path=/\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
         if fault == "slow_first":
             await asyncio.sleep(3600)
         gap_s, chunks = (0.2, 1000) if fault == "drip" else (self.gap_s, 0 if fault == "empty" else self.chunks)
@@ -118,9 +138,14 @@ class StreamingServer:
                     _send(writer, b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n')
                 if fault == "stream_error":
                     _send(writer, b'data: {"error": {"message": "CUDA out of memory"}}\n\n')
-        _send(writer, _chunk(asked, "", "stop"))
+                if fault == "error_event":
+                    _send(writer, b'event: error\ndata: {"message": "CUDA out of memory"}\n\n')
+                if fault in ("abort", "error"):
+                    break
+        if fault != "no_reason":
+            _send(writer, _chunk(asked, "", fault if fault in ("abort", "error", "soup") else "stop"))
         if fault != "no_usage":
-            tokens = 0 if fault == "empty" else self.chunks * (2 if fault == "two_tokens" else 1)
+            tokens = {"empty": 0, "abort": 2, "error": 2, "two_tokens": 2 * self.chunks}.get(fault, self.chunks)
             usage = {"prompt_tokens": 11, "completion_tokens": tokens, "total_tokens": 11 + tokens}
             _send(writer, b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
         _send(writer, b"data: [DONE]\n\n")

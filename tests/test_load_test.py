@@ -13,7 +13,9 @@ import time
 from collections import Counter
 from dataclasses import replace
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import aiohttp
@@ -25,7 +27,7 @@ from servinglab.bench.prompts import Prompts
 from servinglab.bench.records import OUTCOMES, Record, read_records, record_of, to_result
 from servinglab.bench.report import SCHEMA, LoadTest, make_report, read_load_test
 from servinglab.bench.run import Setup, run_load_test
-from servinglab.bench.server import kept
+from servinglab.bench.server import get, kept
 from streaming_server import StreamingServer
 
 # What each fault of the server must be called. Requests ask for 1, 2, ... tokens, and so choose theirs.
@@ -34,7 +36,10 @@ CALLED = {
     "slow_first": "first_token_timeout", "hang": "hung", "cut": "cut", "malformed": "malformed",
     "not_utf8": "not_utf8", "disconnect": "disconnected", "stream_error": "stream_error", "empty": "no_tokens",
     "drip": "timeout",
-    "no_usage": "finished", "two_tokens": "finished", "no_end": "finished", "302": "unexpected_status",
+    "no_usage": "finished", "two_tokens": "finished", "no_end": "finished", "302": "redirected", "307": "redirected",
+    "304": "redirected", "500_cut": "server_error", "500_hang": "server_error", "abort": "finish_abort",
+    "error": "finish_error", "no_reason": "finish_unknown", "soup": "finish_unknown", "error_event": "stream_error",
+    "error_body": "error_body", "not_streamed": "not_streamed",
 }  # fmt: skip
 FAULTS = list(CALLED)
 
@@ -57,6 +62,8 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     limits = [1 + k for k in range(len(FAULTS))] * 2
     with StreamingServer(faults=chosen) as server:
         assert run_load_test(tmp_path, setup(server), [orders(*limits)], workers=2)
+        assert len(server.bodies) == len(limits)  # nothing is sent twice: neither after a failure nor to elsewhere
+        elsewhere = f"{server.url}/elsewhere"
     records = {record.request: record for record in read_records(tmp_path / "requests.jsonl")}
     assert sorted(records) == list(range(len(limits)))  # none lost
     for number, record in records.items():
@@ -73,6 +80,13 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     assert (by_fault["no_usage"].output_tokens, by_fault["no_usage"].tokens_from) == (None, "")
     assert [len(by_fault[fault].chunk_s) for fault in ("hang", "cut", "malformed", "not_utf8")] == [2, 2, 2, 2]
     assert "out of memory" in by_fault["stream_error"].detail
+    assert "out of memory" in by_fault["error_event"].detail
+    assert by_fault["302"].detail == f"to {elsewhere}: not followed"
+    assert (by_fault["307"].http_status, by_fault["307"].detail) == (307, "to /v1/chat/completions: not followed")
+    assert by_fault["304"].detail == "without a Location"
+    assert (by_fault["500_cut"].http_status, by_fault["500_hang"].http_status) == (500, 500)
+    assert (by_fault["abort"].finish_reason, len(by_fault["abort"].chunk_s)) == ("abort", 2)
+    assert (by_fault["error"].finish_s, by_fault["soup"].finish_s) == (None, None)
 
     content = make_report(read_load_test(tmp_path)).content
     (level,) = content["levels"]
@@ -86,9 +100,32 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     assert level["e2e_sched_s"]["missing"] == sum(CALLED[fault] != "finished" for fault in FAULTS) * 2
     assert level["e2e_sched_s"]["p99"] is None  # infinite
     assert level["tpot_s"] is None  # not every answer was counted
-    assert content["records"]["kv_cache"]["answers_that_name_out_of_memory"] == 2
+    assert content["records"]["kv_cache"]["answers_that_name_out_of_memory"] == 4
     with pytest.raises(ValueError, match="unknown number of tokens"):
         sl.read_run(tmp_path)
+
+
+def test_a_servers_own_reasons_to_finish_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from servinglab.cli import main
+
+    with StreamingServer(faults=lambda body: ("soup", "no_reason")[body["max_tokens"] % 2]) as server:
+        assert run_load_test(tmp_path / "a", setup(server, finish_reasons=["Soup"]), [orders(2, 3)], workers=1)
+        words = ["--burst", "2", "1", "2", "--output-tokens", "3", "--finish-reason", "none", "--workers", "1"]
+        assert main(["bench", "http", server.url, *words, "--out", str(tmp_path / "b"), "--quiet"]) == 0
+    assert [r.outcome for r in read_records(tmp_path / "a" / "requests.jsonl")] == ["finished", "finish_unknown"]
+    assert {r.outcome for r in read_records(tmp_path / "b" / "requests.jsonl")} == {"finished"}
+
+
+def test_the_load_goes_straight_to_the_server_without_cookies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with StreamingServer() as server:
+        by_name = replace(setup(server), root=f"http://localhost:{server.port}")
+        assert run_load_test(tmp_path, by_name, [orders(1, 1, 1)], workers=1)
+        assert (len(server.bodies), server.cookies) == (3, 0)  # each request is another user's
+    assert {record.outcome for record in read_records(tmp_path / "requests.jsonl")} == {"finished"}
 
 
 def test_nobody_is_there(tmp_path: Path) -> None:
@@ -377,6 +414,32 @@ def test_blocks_of_a_trace_are_equal_text_where_their_ids_are() -> None:
     assert a[1024:1032] != b[1024:1032]
     assert a[:8] != c[:8]
     assert len(c) == 1100
+
+
+def test_a_key_is_shown_to_the_server_alone() -> None:
+    """/metrics may be a redirect to /metrics/; one to another server would hand it the key."""
+    heard: list[tuple[str, str | None]] = []
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append((self.path, self.headers["Authorization"]))
+            place = {"/metrics": "/metrics/", "/away": f"http://localhost:{self.server.server_address[1]}/key"}
+            self.send_response(307 if self.path in place else 200)
+            self.send_header("Location", place.get(self.path, ""))
+            self.end_headers()
+            self.wfile.write(b"soup")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        root, key = f"http://127.0.0.1:{server.server_address[1]}", {"Authorization": "Bearer soup"}
+        assert get(f"{root}/metrics", key) == "soup"
+        with pytest.raises(OSError, match="307"):
+            get(f"{root}/away", key)
+        server.shutdown()
+    assert heard == [(path, "Bearer soup") for path in ("/metrics", "/metrics/", "/away")]
 
 
 def test_metrics_of_two_engines() -> None:

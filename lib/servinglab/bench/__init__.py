@@ -53,7 +53,8 @@ def bench(
         The server's first if not given.
     api : {"chat", "completions"}
     **setup
-        More of `servinglab.bench.run.Setup`: ``seed`` of the prompts (0), ``extra``, ``tokenizer``, timeouts.
+        More of `servinglab.bench.run.Setup`: ``seed`` of the prompts (0), ``extra``, ``tokenizer``,
+        ``finish_reasons``, timeouts.
 
     Returns
     -------

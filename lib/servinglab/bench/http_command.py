@@ -27,6 +27,7 @@ from .plan import Stage, burst, mixed, ramp, ramp_clients, stage_of
 from .report import LATE_S, LoadTest, Report, make_report, read_load_test
 from .run import Setup, read_state, run_load_test
 from .server import key_headers, root_of, served_model
+from .stream import GOOD_REASONS
 from .vllm_bench import vllm_bench_fields
 from .vllm_prediction import read_vllm_bench
 
@@ -144,6 +145,16 @@ def _add_http(actions: Any) -> None:
     group.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="again for more")
     group.add_argument("--usage-per-chunk", action="store_true", help="ask for token counts with each chunk (vLLM)")
     group.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json, for a server that doesn't count")
+
+    group.add_argument(
+        "--finish-reason",
+        dest="finish_reasons",
+        action="append",
+        default=[],
+        metavar="REASON",
+        help="one more that ends a good answer, again for more; none: an answer may end without one. "
+        f"Known: {', '.join(GOOD_REASONS)}",
+    )
 
     group = parser.add_argument_group("patience, in seconds")
     for name, default, what in (
@@ -350,8 +361,8 @@ def _http(args: argparse.Namespace) -> int:
     root, headers = root_of(args.url), _headers(args.header)
     model = args.model or served_model(root, headers)
     names = (
-        "api", "seed", "extra", "usage_per_chunk", "tokenizer", "connect_timeout_s", "first_token_timeout_s",
-        "idle_timeout_s", "timeout_s",
+        "api", "seed", "extra", "usage_per_chunk", "tokenizer", "finish_reasons", "connect_timeout_s",
+        "first_token_timeout_s", "idle_timeout_s", "timeout_s",
     )  # fmt: skip
     setup = Setup(
         root=root,

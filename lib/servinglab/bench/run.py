@@ -61,6 +61,8 @@ class Setup:
         Ask for token counts with each chunk, as vLLM can give them.
     tokenizer : str or None
         A tokenizer file, for servers that don't count.
+    finish_reasons : sequence of str
+        More reasons to finish that are good (`servinglab.bench.stream.GOOD_REASONS`); ``none``: ``[DONE]`` alone is.
     connect_timeout_s, first_token_timeout_s, idle_timeout_s, timeout_s : float
         Until there is a connection; from sending to the first byte; between bytes; for the whole.
     """
@@ -75,6 +77,7 @@ class Setup:
     extra: dict[str, Any] | None = None
     usage_per_chunk: bool = False
     tokenizer: str | None = None
+    finish_reasons: Sequence[str] = ()
     connect_timeout_s: float = 10.0
     first_token_timeout_s: float = 120.0
     idle_timeout_s: float = 60.0

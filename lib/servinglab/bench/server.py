@@ -45,9 +45,21 @@ def get(url: str, headers: dict[str, str]) -> str:
         If there is none, in time.
     """
     request = urllib.request.Request(url, headers=headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as the load: straight to the server
+    straight = urllib.request.ProxyHandler({})  # as the load
+    opener = urllib.request.build_opener(straight, _SameServer)
     with opener.open(request, timeout=_PATIENCE_S) as response:
         return response.read().decode("utf-8", "replace")
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect to another page of the same server; another server isn't shown the key."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            return None  # the status is then the answer
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def root_of(url: str) -> str:

@@ -72,6 +72,7 @@ class Worker:
         self.setup = setup
         self.prompts = Prompts(setup["seed"], setup["shared_tokens"], setup["groups"])
         self.token_ends = _tokenizer(setup["tokenizer"])
+        self.good_reasons = {reason.lower() for reason in setup["finish_reasons"]}
         self.flights: set[_Flight] = set()
         self.sending: asyncio.Task[None] | None = None
         self.stopped = False
@@ -87,6 +88,8 @@ class Worker:
             timeout=timeout,
             headers={"Accept-Encoding": "identity", "Content-Type": "application/json", **self.setup["headers"]},
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),  # each request is another user's: no balancer may keep them together
+            trust_env=False,  # straight to the server, whatever proxies the environment names
         ) as self.session:
             await self._warm_up()
             gc.collect()
@@ -119,7 +122,7 @@ class Worker:
         """One harmless request, unrecorded: the first costs the client tens of ms that aren't the server's."""
         self._body({"request": 0, "prompt_tokens": 1, "max_tokens": 1}, -1)
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S), self.session.get(self.setup["models_url"]) as response:
+            async with asyncio.timeout(_PATIENCE_S), self._ask_for("GET", self.setup["models_url"]) as response:
                 await response.read()
 
     # A stage
@@ -194,12 +197,11 @@ class Worker:
     async def _ask(self, flight: _Flight, session: int) -> None:
         body = self._body(flight.job, session)
         flight.sent_ns = now_ns()
-        async with self.session.post(self.setup["url"], data=body) as response:
+        async with self._ask_for("POST", self.setup["url"], data=body) as response:
             flight.status = response.status
             if response.status != 200:
                 flight.retry_after = response.headers.get("Retry-After")
-                text = await response.content.read(_MOST_OF_AN_ERROR)
-                flight.fault = (_by_status(response.status), _line(text))
+                flight.fault = (_by_status(response.status), await _told(response))
                 return
             read, pieces = response.content.readany, flight.pieces
             while piece := await read():
@@ -207,6 +209,10 @@ class Worker:
                 if _DONE.search(piece[-32:]):
                     flight.done = True
             flight.ended = True
+
+    def _ask_for(self, method: str, url: str, **more: Any) -> Any:
+        """A request to this address and no other: one that is sent on would be two, timed as one."""
+        return self.session.request(method, url, allow_redirects=False, **more)
 
     def _body(self, job: dict[str, Any], session: int) -> bytes:
         text = self.prompts.text(f"{session}.{job['request']}", job["request"], job["prompt_tokens"], job.get("blocks"))
@@ -226,7 +232,7 @@ class Worker:
 
     def _record(self, stage: dict[str, Any], flight: _Flight) -> dict[str, Any]:
         job, origin_ns, ended_ns = flight.job, stage["origin_ns"], now_ns()
-        answer = read_answer(flight.pieces, flight.ended, self.token_ends)
+        answer = read_answer(flight.pieces, flight.ended, self.token_ends, self.good_reasons)
         outcome, detail = answer.outcome, answer.detail
         if outcome == "cut" and flight.fault is not None:  # why the stream stopped
             outcome, detail = flight.fault
@@ -324,7 +330,18 @@ def _fault(error: Exception, flight: _Flight) -> tuple[str, str]:
 def _by_status(status: int) -> str:
     if status == 429:
         return "rate_limited"
-    return {4: "client_error", 5: "server_error"}.get(status // 100, "unexpected_status")
+    return {3: "redirected", 4: "client_error", 5: "server_error"}.get(status // 100, "unexpected_status")
+
+
+async def _told(response: aiohttp.ClientResponse) -> str:
+    """What a response without an answer says; empty if it says so too late, or breaks off: its status is known."""
+    if response.status // 100 == 3:
+        place = response.headers.get("Location")
+        return f"to {_line(place.encode())}: not followed" if place else "without a Location"
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            return _line(await response.content.read(_MOST_OF_AN_ERROR))
+    return ""
 
 
 def _retry_after_s(text: str | None) -> float | None:
