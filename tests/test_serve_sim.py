@@ -7,12 +7,14 @@ import http.client
 import itertools
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager
+import time
+from contextlib import ExitStack, closing, contextmanager
 
 import numpy as np
 import pytest
@@ -20,12 +22,13 @@ import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servinglab.paged import PagedScheduler, Sequence
-from servinglab.sim_server import serve
-from servinglab.sim_server.api import VOCABULARY, Ask, count_text, prefix_key
+from servinglab.sim_server import fields, serve
+from servinglab.sim_server.api import Ask, count_text, prefix_key
 from servinglab.sim_server.faults import Faults, parse_fault
 from servinglab.sim_server.http import MAX_BODY_BYTES, Connection
 from servinglab.sim_server.live import LiveEngine, LiveRequest
 from servinglab.sim_server.prometheus import Metrics
+from servinglab.sim_server.words import VOCABULARY, first_stop, word
 
 STEP = sl.AffineStep(0.01, 1e-4, 1e-5, 1e-8)
 NEVER_ENDS = sl.AffineStep(5000.0, 0.0)
@@ -392,6 +395,19 @@ BAD = [
     ({"stream": "yes"}, 400, "stream must be true or false; got 'yes'", "stream"),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options needs stream to be true", "stream_options"),
     ({"n": 2}, 400, "n must be 1 here; got 2", "n"),
+    ({"n": True}, 400, "n must be 1 here; got true", "n"),
+    ({"logprobs": 0}, 400, "logprobs must be null here; got 0", "logprobs"),
+    ({"logprobs": 5, "stream": True}, 400, "logprobs must be null here; got 5", "logprobs"),
+    ({"suffix": "and tea"}, 400, 'suffix must be null here; got "and tea"', "suffix"),
+    ({"logit_bias": {"7": 1}}, 400, "logit_bias must be null here", "logit_bias"),
+    ({"stop_token_ids": [7]}, 400, "stop_token_ids must be null here", "stop_token_ids"),
+    ({"tools": [{"type": "function"}]}, 400, "tools must be null here", "tools"),
+    ({"response_format": {"type": "json_object"}}, 400, 'response_format must be {"type": "text"} here', None),
+    ({"stop": ""}, 400, "stop must be a text or a list of texts, none of them empty; got ''", "stop"),
+    ({"stop": ["a", 7]}, 400, "stop must be a text or a list of texts", "stop"),
+    ({"max_token": 7}, 400, "max_token is not known here; did you mean max_tokens?", "max_token"),
+    ({"messages": []}, 400, "messages is not known here", "messages"),
+    ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage is not known here", None),
     ({"max_tokens": 999}, 422, "1002 tokens are more than max_model_len = 1000", "prompt"),
 ]
 
@@ -400,8 +416,114 @@ BAD = [
 def test_a_bad_request_gets_openais_error(plain, fields, status, message, param):
     response = complete(plain, **fields)
     error = json.load(response)["error"]
-    assert (response.status, error["code"], error["param"]) == (status, status, param)
+    assert (response.status, error["code"]) == (status, status)
+    assert error["param"] == (param or next(reversed(fields)))
     assert message in error["message"]
+
+
+CHAT = "/v1/chat/completions"
+
+
+OPENAI = """model max_tokens n stop stream stream_options temperature top_p seed user presence_penalty
+    frequency_penalty logit_bias logprobs """
+OPENAI_CHAT = """messages audio function_call functions max_completion_tokens metadata modalities parallel_tool_calls
+    prediction prompt_cache_key prompt_cache_retention reasoning_effort response_format safety_identifier service_tier
+    store tool_choice tools top_logprobs verbosity web_search_options"""
+VLLM = """top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens
+    skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens allowed_token_ids prompt_logprobs
+    add_special_tokens bad_words structured_outputs guided_json guided_regex guided_choice guided_grammar priority
+    request_id logits_processors return_tokens_as_token_ids return_token_ids cache_salt kv_transfer_params vllm_xargs
+    use_beam_search"""
+
+
+def test_every_field_is_done_or_refused_or_told_to_be_ignored(plain):
+    """The fields of OpenAI's two endpoints and vLLM's own: none is passed over in silence."""
+    completions, chats, vllm = OPENAI.split(), (OPENAI + OPENAI_CHAT).split(), VLLM.split()
+    for names, own in (
+        ([*completions, "prompt", "best_of", "echo", "suffix"], fields.COMPLETION),
+        (chats, fields.CHAT),
+    ):
+        groups = [[*fields.HONOURED, *own], fields.IGNORED, fields.REFUSED]
+        known = [name for group in groups for name in group]
+        assert set(names + vllm) <= set(known)
+        assert len(known) == len(set(known))  # each in one
+    for path in ("/v1/completions", CHAT):
+        nulls = dict.fromkeys([*fields.IGNORED, *fields.REFUSED])  # what isn't set asks for nothing
+        assert complete(plain, path=path, max_tokens=1, **nulls).read()
+        harmless = {"temperature": 0.7, "top_p": 0.9, "seed": 1, "user": "u", "tools": [], "tool_choice": "none",
+                    "response_format": {"type": "text"}, "logit_bias": {}, "logprobs": False}  # fmt: skip
+        response = complete(plain, path=path, max_tokens=3, **harmless)
+        assert (response.status, json.load(response)["usage"]["completion_tokens"]) == (200, 3)
+    for name, value in {"tools": [{}], "tool_choice": "required", "logprobs": True, "top_logprobs": 2}.items():
+        response = complete(plain, path=CHAT, **{name: value})
+        assert (response.status, json.load(response)["error"]["param"]) == (400, name)
+
+
+def test_the_command_tells_what_it_honours(capsys):
+    from servinglab.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["serve-sim", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert all(re.search(rf"\b{name}\b", told) for name in [*fields.HONOURED, *fields.IGNORED])
+
+
+def slow_stop(stops, after, most):
+    """Token by token: how many there are when a stop string is complete, and the text before it."""
+    for tokens in range(after + 1, most + 1):
+        text = "".join(word(k) for k in range(tokens))
+        begin = len("".join(word(k) for k in range(after)))
+        found = [at for stop in stops if (at := text.find(stop, max(0, begin - len(stop) + 1))) >= 0]
+        if found:
+            return tokens, min(found)
+    return None
+
+
+ENDLESS = "".join(word(k) for k in range(60))
+PIECES = st.tuples(st.integers(0, 200), st.integers(1, 90)).map(lambda cut: ENDLESS[cut[0] : cut[0] + cut[1]])
+
+
+@given(stops=st.lists(PIECES | st.text("soup riceab", min_size=1, max_size=4), max_size=3), after=st.integers(0, 20))
+@settings(deadline=None)
+def test_a_stop_string_is_found_where_reading_on_would_find_it(stops, after):
+    found = first_stop(stops, after, 60)
+    assert (found and (found.tokens, found.begin)) == slow_stop(stops, after, 60)
+    if found:
+        assert ENDLESS[found.begin : found.end] in stops
+        assert first_stop(stops, after, found.tokens - 1) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", CHAT])
+@pytest.mark.parametrize(
+    ("asked", "text", "tokens", "reason"),
+    [
+        ({"stop": "tofu"}, "soup rice noodles dumplings ", 5, "stop"),
+        ({"stop": [" tea", "ice n"]}, "soup r", 3, "stop"),
+        ({"stop": "ice n", "include_stop_str_in_output": True}, "soup rice n", 3, "stop"),
+        ({"stop": "soup", "min_tokens": 1}, "soup rice noodles dumplings tofu greens broth tea ", 9, "stop"),
+        ({"stop": "soup"}, "", 1, "stop"),
+        ({"stop": ["Human:", "\n"]}, "soup rice noodles dumplings tofu greens broth tea soup rice", 10, "length"),
+        ({"stop": None}, "soup rice noodles dumplings tofu greens broth tea soup rice", 10, "length"),
+        ({"stop": []}, "soup rice noodles dumplings tofu greens broth tea soup rice", 10, "length"),
+    ],
+)
+def test_a_stop_string_ends_an_answer_before_it(plain, path, asked, text, tokens, reason):
+    whole = json.load(complete(plain, path=path, max_tokens=10, **asked))
+    (choice,) = whole["choices"]
+    assert choice["finish_reason"] == reason
+    assert (choice["message"]["content"] if path == CHAT else choice["text"]) == text
+    assert whole["usage"]["completion_tokens"] == tokens
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, usage = events(complete(plain, path=path, max_tokens=10, **asked, **options))
+    pieces = [c["choices"][0]["delta"]["content"] if path == CHAT else c["choices"][0]["text"] for c in chunks]
+    assert ("".join(pieces), usage["usage"]["completion_tokens"]) == (text, tokens)
+    assert [c["choices"][0]["finish_reason"] for c in chunks][-1] == reason
+
+
+def test_a_law_of_lengths_and_a_stop_string_end_an_answer_at_the_first_of_them():
+    with running(output_tokens=sl.lengths.Constant(4)) as client:
+        for stop, tokens in (("rice", 2), ("tofu", 4)):
+            assert json.load(complete(client, max_tokens=9, stop=stop))["usage"]["completion_tokens"] == tokens
 
 
 def test_bad_bodies_and_paths_get_openais_error_too(plain):
@@ -719,6 +841,91 @@ def test_the_command_says_in_one_line_what_is_wrong(plain, capsys):
         captured = capsys.readouterr()
         assert message in captured.err
         assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+# The limit of open files
+
+
+@contextmanager
+def limited(soft, hard, *words):
+    """The command in a process that may open so many files; yields it and its address."""
+    resource = pytest.importorskip("resource", reason="this system has no limit of open files")
+    if hard > resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 0:
+        pytest.skip("this process may not open that many files")
+    script = f"""if True:
+        import resource, sys
+        resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+        from servinglab.cli import main
+        sys.exit(main(["serve-sim", "--port", "0", *sys.argv[1:]]))"""
+    command = [sys.executable, "-c", script, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            served = next(line for line in process.stdout if line.startswith("serving"))
+            yield process, *re.search(r"http://([\d.]+):(\d+)/v1", served).groups()
+        finally:
+            process.kill()
+
+
+def test_the_command_opens_as_many_files_as_it_may():
+    with limited(64, 400, "--fixed-s", "5000") as (_, host, port), ExitStack() as held:
+        client = held.enter_context(closing(http.client.HTTPConnection(host, int(port), timeout=20)))
+        for _ in range(200):
+            held.enter_context(asking(client))
+        found = until(client, "vllm:num_requests_waiting", 199)  # the first step is under way
+        assert found["servinglab:connections_open"] == 201
+        assert found["servinglab:connection_rejections_total"] == 0
+
+
+def test_at_the_limit_of_open_files_new_requests_get_503_and_metrics_say_so():
+    asks = 150
+    with limited(
+        100,
+        100,
+        "--fixed-s",
+        "5000",
+    ) as (process, host, port):
+        with ExitStack() as held:
+            socks = [held.enter_context(closing(socket.create_connection((host, int(port)), 20))) for _ in range(asks)]
+            for sock in socks:
+                sock.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 15\r\n\r\n" + b'{"prompt": "a"}')
+            # each that isn't served is told at once, as a client can understand it
+            told = []
+            deadline = time.monotonic() + 20
+            while len(told) < asks - 90 or select.select(socks, [], [], 0.5)[0]:
+                assert time.monotonic() < deadline
+                for sock in select.select(socks, [], [], 1)[0]:
+                    told.append(http.client.HTTPResponse(sock))
+                    told[-1].begin()
+                    socks.remove(sock)
+            for response in told:
+                assert (response.status, response.getheader("retry-after")) == (503, "1")
+                assert response.getheader("connection") == "close"
+                error = json.load(response)["error"]
+                assert (error["type"], "open files" in error["message"]) == ("ServiceUnavailableError", True)
+            with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as client:
+                found = samples(client)  # on a connection beyond the limit
+            assert found["servinglab:connection_rejections_total"] == len(told)
+            assert found["vllm:num_requests_waiting"] == asks - len(told) - 1  # the first step is under way
+            assert asks - len(told) >= 50
+            # who comes and says nothing is let go, so that others are heard
+            idle = [held.enter_context(closing(socket.create_connection((host, int(port)), 20))) for _ in range(20)]
+            with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as client:
+                assert get(client, "/health") == ""
+            for sock in idle:
+                sock.settimeout(20)
+                assert sock.recv(1) == b""
+        with closing(http.client.HTTPConnection(host, int(port), timeout=20)) as client:
+            found = until(client, "vllm:num_requests_running", 0)
+            assert found["servinglab:connections_open"] == 1
+            assert found["servinglab:connection_rejections_total"] == len(told) + len(idle)
+            with asking(client):  # there is room again
+                until(client, "vllm:num_requests_waiting", 1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    begun, ended = err.splitlines()
+    assert "100 files" in begun
+    assert f"again: {len(told) + len(idle)} were turned away" in ended
 
 
 def test_an_ask_is_plain_data():

@@ -12,10 +12,11 @@ from typing import Any
 from ._checks import check_number
 from ._engine_options import STEP_TIME_SOURCE, Engine, add_machine_options, add_scheduler_options, engine, option
 from ._law_option import parse_law
+from ._open_files import open_more_files
 from ._precise_loop import precise_loop
 from .lengths import Constant
 from .schedulers import StaticBatching
-from .sim_server import faults
+from .sim_server import faults, fields
 from .sim_server.server import Settings, SimServer, run
 
 _HELP = (
@@ -26,6 +27,12 @@ _HELP = (
     "A prompt of token ids has as many tokens as ids; in text each word counts as one, or --chars-per-token "
     "characters do. An answer has max_tokens tokens, 16 if the request names none; with --output-tokens it ends where "
     "that law says, if that is earlier and ignore_eos isn't set.",
+    "Each field of a request is done, left unread or refused with 400, as is a name that isn't known. Done: "
+    f"{', '.join([*fields.HONOURED, *fields.CHAT, *fields.COMPLETION])}. Left unread, for they only choose words or "
+    f"are labels: {', '.join(fields.IGNORED)}. Refused unless they ask for nothing: {', '.join(fields.REFUSED)}.",
+    "At its start it raises its limit of open files as far as it may (ulimit -Hn). With none left for a new connection "
+    "it answers 503 with Retry-After, though /metrics and the other pages still come, counts that in "
+    "servinglab:connection_rejections_total, and says so on stderr once, and once more when it is over.",
     f"The engine's options and defaults are those of servinglab simulate; without any, the step time is that of "
     f"{STEP_TIME_SOURCE}.",
 )
@@ -85,6 +92,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _serve_sim(args: argparse.Namespace) -> int:
+    open_more_files()
     defaults: dict[str, Any] = {}
     check_number("drain_s", args.drain_s, ge=0)
     check_number("port", args.port, ge=0, le=65535, integer=True)

@@ -35,6 +35,7 @@ from typing import Any
 
 import aiohttp
 
+from .._open_files import open_more_files
 from .._precise_loop import precise_loop
 from .prompts import Prompts
 from .stream import FINISHED, Piece, TokenEnds, read_answer
@@ -376,18 +377,8 @@ def write(message: dict[str, Any]) -> None:
         os._exit(1)
 
 
-def _more_files() -> None:
-    """One connection is one open file."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 async def _main() -> None:
-    _more_files()
+    open_more_files()
     setup = json.loads(await asyncio.to_thread(sys.stdin.readline))
     commands: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()

@@ -6,7 +6,9 @@ that is set). A chat's messages are counted one by one and added; no template is
 token, so the rule counts them right too.
 
 **How long an answer is.** `max_tokens` tokens, unless a law of lengths is set: then the answer ends where the law says,
-if that is earlier, and not before `min_tokens`; ``ignore_eos`` has it go on to `max_tokens` all the same.
+if that is earlier, and not before `min_tokens`; ``ignore_eos`` has it go on to `max_tokens` all the same. A text of
+``stop`` ends it, too, once it is whole and there were `min_tokens`; unless ``include_stop_str_in_output`` is set, the
+answer's text ends before it. As the text is known ahead (`words`), nothing of it is held back in a stream meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-VOCABULARY = ("soup", "rice", "noodles", "dumplings", "tofu", "greens", "broth", "tea")
+from .fields import why_refused
+from .words import begin_of, first_stop, text, word
+
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions; here for chats too
 
 _STATUS_TYPES = {
@@ -70,6 +74,8 @@ class Ask:
         The prompt's tokens by the counting rule: ids, words or runs of characters.
     max_tokens, min_tokens, priority : int
     ignore_eos, stream, include_usage, usage_per_chunk : bool
+    stops : tuple of str
+        Texts that end the answer; it ends with one of them if `keep_stop`, and else before it.
     """
 
     chat: bool
@@ -81,6 +87,8 @@ class Ask:
     include_usage: bool = False
     usage_per_chunk: bool = False
     priority: int = 0
+    stops: tuple[str, ...] = ()
+    keep_stop: bool = False
 
 
 def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = None) -> Ask:
@@ -89,7 +97,7 @@ def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = 
     Raises
     ------
     ApiError
-        400 for what isn't JSON or breaks a rule, with the field's name; 404 for another model.
+        400 for what isn't JSON, breaks a rule or isn't done here, with the field's name; 404 for another model.
 
     Examples
     --------
@@ -106,9 +114,8 @@ def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = 
     asked = fields.get("model")
     if asked not in (None, model):
         raise ApiError(404, f"the model {asked!r} does not exist; {model!r} does", "model")
-    for name, fixed in {"n": 1, "best_of": 1, "echo": False, "use_beam_search": False}.items():
-        if fields.get(name) not in (None, fixed):
-            raise ApiError(400, f"{name} must be {json.dumps(fixed)} here; got {fields[name]!r}", name)
+    if refused := why_refused(fields, chat):
+        raise ApiError(400, refused[1], refused[0])
     stream = _flag(fields, "stream")
     options = fields.get("stream_options") or {}
     if options and not stream:
@@ -127,6 +134,7 @@ def read_ask(body: bytes, chat: bool, model: str, chars_per_token: int | None = 
     return Ask(
         chat, pieces, max_tokens, min_tokens, _flag(fields, "ignore_eos"), stream, _flag(options, "include_usage"),
         _flag(options, "continuous_usage_stats"), _whole(fields, "priority", 0, None),
+        _stops(fields), _flag(fields, "include_stop_str_in_output"),
     )  # fmt: skip
 
 
@@ -173,6 +181,14 @@ def _chat_pieces(fields: Mapping[str, Any], chars_per_token: int | None) -> list
     return pieces
 
 
+def _stops(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    value = fields.get("stop")
+    stops = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise ApiError(400, f"stop must be a text or a list of texts, none of them empty; got {value!r:.60}", "stop")
+    return tuple(stops)
+
+
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
@@ -208,18 +224,34 @@ def prefix_key(pieces: list[Any], block_size: int, number: int) -> Callable[[int
     return key
 
 
-def stop_after(ask: Ask, drawn: int | None) -> tuple[int, str]:
-    """How many tokens the answer has, and why it ends there; `drawn` is what the law of lengths says.
+@dataclass(frozen=True)
+class Ending:
+    """How many tokens an answer has, why it ends there, and how many characters are shown; None: all of its tokens'."""
+
+    tokens: int
+    reason: str
+    characters: int | None = None
+
+
+def ending(ask: Ask, drawn: int | None) -> Ending:
+    """Where the answer ends; `drawn` is what the law of lengths says.
 
     Examples
     --------
     >>> ask = Ask(chat=False, pieces=["a"], max_tokens=10, min_tokens=4)
-    >>> stop_after(ask, None), stop_after(ask, 7), stop_after(ask, 2), stop_after(ask, 30)
-    ((10, 'length'), (7, 'stop'), (4, 'stop'), (10, 'length'))
+    >>> [(end.tokens, end.reason) for end in (ending(ask, drawn) for drawn in (None, 7, 2, 30))]
+    [(10, 'length'), (7, 'stop'), (4, 'stop'), (10, 'length')]
+    >>> ending(Ask(chat=False, pieces=["a"], max_tokens=10, stops=("tofu",)), None)
+    Ending(tokens=5, reason='stop', characters=28)
     """
     if drawn is None or ask.ignore_eos or drawn >= ask.max_tokens:
-        return ask.max_tokens, "length"
-    return max(drawn, ask.min_tokens, 1), "stop"
+        end = Ending(ask.max_tokens, "length")
+    else:
+        end = Ending(max(drawn, ask.min_tokens, 1), "stop")
+    stop = first_stop(ask.stops, ask.min_tokens, end.tokens)
+    if stop is None:
+        return end
+    return Ending(stop.tokens, "stop", stop.end if ask.keep_stop else stop.begin)
 
 
 class Wording:
@@ -231,17 +263,19 @@ class Wording:
     number : int
         The request's, for its id.
     model : str
+    characters : int or None
+        How many are shown; None: all.
     """
 
-    def __init__(self, ask: Ask, number: int, model: str) -> None:
-        self._ask, self._model = ask, model
+    def __init__(self, ask: Ask, number: int, model: str, characters: int | None = None) -> None:
+        self._ask, self._model, self._characters = ask, model, characters
         self.id = f"{'chatcmpl' if ask.chat else 'cmpl'}-{number:012d}"
         self._created = int(time.time())
 
     def event(self, place: int, size: int, reason: str | None) -> bytes:
         """The event of `size` tokens from `place` on, which counts from 0; the last has a reason."""
-        text = "".join(map(self.word, range(place, place + size)))
-        body: dict[str, Any] = {"delta": {"content": text}} if self._ask.chat else {"text": text}
+        said = self._text(place, size)
+        body: dict[str, Any] = {"delta": {"content": said}} if self._ask.chat else {"text": said}
         more = {"usage": self._usage(place + size)} if self._ask.usage_per_chunk else {}
         return self._data([{"index": 0, **body, "logprobs": None, "finish_reason": reason}], **more)
 
@@ -266,23 +300,22 @@ class Wording:
 
     def not_utf8(self) -> bytes:
         """An event whose text isn't UTF-8."""
-        return self.event(0, 1, None).replace(self.word(0).encode(), b"\xc3\x28\xff", 1)
+        return self.event(0, 1, None).replace(word(0).encode(), b"\xc3\x28\xff", 1)
 
     def whole(self, tokens: int, reason: str) -> bytes:
         """The answer that isn't streamed."""
-        text = "".join(map(self.word, range(tokens)))
+        said = self._text(0, tokens)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
         if self._ask.chat:
-            choice["message"] = {"role": "assistant", "content": text}
+            choice["message"] = {"role": "assistant", "content": said}
         else:
-            choice["text"] = text
+            choice["text"] = said
         kind = "chat.completion" if self._ask.chat else "text_completion"
         return to_json({**self._head(kind), "choices": [choice], "usage": self._usage(tokens)})
 
-    @staticmethod
-    def word(place: int) -> str:
-        """The answer's word at this place, with the space before it."""
-        return (" " if place else "") + VOCABULARY[place % len(VOCABULARY)]
+    def _text(self, place: int, size: int) -> str:
+        end = begin_of(place + size)
+        return text(begin_of(place), end if self._characters is None else min(end, self._characters))
 
     def _usage(self, tokens: int) -> dict[str, int]:
         prompt = len(self._ask.pieces)

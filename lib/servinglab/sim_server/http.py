@@ -90,6 +90,10 @@ class Connection(asyncio.Protocol):
         Called with (status, message) where a request can't be read; returns the body of the answer.
     connections : set
         Holds the connection while it is open.
+    spare : bool
+        Whether it ends with its first answer.
+    on_closed : callable
+        Called when it is over.
 
     Attributes
     ----------
@@ -102,7 +106,10 @@ class Connection(asyncio.Protocol):
         handle: Callable[[Connection, HttpRequest], None],
         on_error: Callable[[int, str], bytes],
         connections: set[Connection],
+        spare: bool = False,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
+        self.spare, self._on_closed = spare, on_closed
         self._handle, self._on_error, self._connections = handle, on_error, connections
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -123,6 +130,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._connections.discard(self)
         self._lose()
+        self._on_closed()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -176,7 +184,8 @@ class Connection(asyncio.Protocol):
             self._body = self._buffer[: head.length]
             del self._buffer[: head.length]
         self._head = None
-        return HttpRequest(head.method, head.path, head.headers, bytes(self._body), head.keep_alive, head.http_1_0)
+        keep_alive = head.keep_alive and not self.spare
+        return HttpRequest(head.method, head.path, head.headers, bytes(self._body), keep_alive, head.http_1_0)
 
     def _read_chunks(self) -> bool:
         """Move whole chunks into the body; True after the last."""
@@ -252,6 +261,13 @@ class Connection(asyncio.Protocol):
         self._answering = None
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> bool:
+        """Close it without sending what waits; whether it was open."""
+        if self._transport is None:
+            return False
+        self._transport.abort()
+        return True
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

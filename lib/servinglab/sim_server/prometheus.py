@@ -61,7 +61,7 @@ class Metrics:
     def __init__(self, model: str) -> None:
         self._labels = {"engine": "0", "model_name": model}
         self.num_preemptions = self.prompt_tokens = self.generation_tokens = self.admission_rejections = 0
-        self.prefix_cache_queries = 0
+        self.prefix_cache_queries = self.connection_rejections = 0
         self.request_success: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0})
         self.time_to_first_token = Histogram(_TTFT)
         self.inter_token_latency = Histogram(_GAP)
@@ -83,6 +83,7 @@ class Metrics:
         waiting: int,
         kv_usage: float,
         prefix_cache_hits: int,
+        connections: int,
         faults: Mapping[str, int],
         cache_config: Mapping[str, str],
     ) -> str:
@@ -91,10 +92,16 @@ class Metrics:
         if cache_config:
             name = "vllm:cache_config_info"
             info = f"# HELP {name} The KV cache.\n# TYPE {name} gauge\n{name}{self._in_braces(cache_config)} 1.0\n"
-        return info + "".join(self._families(running, waiting, kv_usage, prefix_cache_hits, faults))
+        return info + "".join(self._families(running, waiting, kv_usage, prefix_cache_hits, connections, faults))
 
     def _families(
-        self, running: int, waiting: int, kv_usage: float, prefix_cache_hits: int, faults: Mapping[str, int]
+        self,
+        running: int,
+        waiting: int,
+        kv_usage: float,
+        prefix_cache_hits: int,
+        connections: int,
+        faults: Mapping[str, int],
     ) -> Iterator[str]:
         def family(name: str, kind: str, what: str, value: float | Mapping[str, int], by: str = "") -> str:
             """One sample, or one for each value of the label `by`."""
@@ -124,6 +131,9 @@ class Metrics:
             yield family(f"vllm:{name}", "counter", what, counter)
         ends = self.request_success
         yield family("vllm:request_success", "counter", "Requests that ended, by reason.", ends, by="finished_reason")
+        yield family("servinglab:connections_open", "gauge", "Connections of clients.", connections)
+        what = "Connections turned away because no more files could be opened."
+        yield family("servinglab:connection_rejections", "counter", what, self.connection_rejections)
         yield family("servinglab:faults", "counter", "Faults made on purpose, by kind.", faults, by="kind")
         for name, what, histogram in (
             ("vllm:time_to_first_token_seconds", "First token - arrival.", self.time_to_first_token),

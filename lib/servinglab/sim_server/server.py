@@ -27,15 +27,16 @@ from ..schedulers import Scheduler
 from ..step_time import StepTime
 from ..token_reference import HasBlocks
 from . import faults as fault_kinds
-from .api import VOCABULARY, ApiError, Ask, Wording, error_body, prefix_key, read_ask, stop_after, to_json
+from .api import ApiError, Ask, Ending, Wording, ending, error_body, prefix_key, read_ask, to_json
 from .faults import Fault, Faults, parse_fault
 from .http import Connection, HttpRequest
+from .listener import Listener
 from .live import LiveEngine, LiveRequest, LoopClock
 from .prometheus import Metrics
+from .words import VOCABULARY, word
 
-_BACKLOG = 4096
 _DRAWN_AT_ONCE = 1024
-_RETRY_AFTER_S = 1
+_RETRY_AFTER = {"retry-after": "1"}
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,7 @@ class SimServer:
         self._drawn: list[int] = []
         self._count = 0
         self._connections: set[Connection] = set()
-        self._listener: asyncio.Server | None = None
-        self._refusing: asyncio.TimerHandle | None = None
-        self._reopening: asyncio.Task[None] | None = None
-        self._address: tuple[str, int] = ("", 0)
+        self._listener = Listener(partial(Connection, self._route, error_body, self._connections), self.metrics)
         self._closing = False
         self._routes: dict[str, tuple[str, Callable[[Connection, HttpRequest], None]]] = {
             "/v1/completions": ("POST", partial(self._answer, chat=False)),
@@ -129,22 +127,14 @@ class SimServer:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; OSError if the address can't be had."""
-        self._address = (host, port)
-        await self._listen()
-        assert self._listener is not None
-        self._address = (host, self._listener.sockets[0].getsockname()[1])
+        await self._listener.listen(host, port)
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._address[1]}"
+        self.url = f"http://{shown}:{self._listener.port}"
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop listening, let the answers under way end for at most so long, and close what is left."""
         self._closing = self._engine.closing = True
-        if self._refusing is not None:
-            self._refusing.cancel()
-        if self._reopening is not None:
-            await self._reopening
-        if self._listener is not None:
-            self._listener.close()
+        await self._listener.close()
         self._engine.wake()
         ends = time.monotonic() + drain_s
         while not self._engine.idle and time.monotonic() < ends:
@@ -153,25 +143,6 @@ class SimServer:
             connection.close()
         while self._connections:
             await asyncio.sleep(0.001)
-
-    async def _listen(self) -> None:
-        def connect() -> Connection:
-            return Connection(self._route, error_body, self._connections)
-
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(connect, *self._address, backlog=_BACKLOG)
-
-    def _refuse(self, seconds: float) -> None:
-        """Refuse new connections for a while; those that are open stay."""
-        if self._listener is None or self._closing:
-            return
-        self._listener.close()
-        self._listener = None
-
-        def reopen() -> None:
-            self._reopening = asyncio.ensure_future(self._listen())
-
-        self._refusing = asyncio.get_running_loop().call_later(seconds, reopen)
 
     # the endpoints
 
@@ -208,7 +179,8 @@ class SimServer:
         engine = self._engine
         kv = self._settings.kv
         text = self.metrics.text(
-            engine.running, engine.waiting, engine.kv_usage, engine.prefix_cache_hits, self._faults.count,
+            engine.running, engine.waiting, engine.kv_usage, engine.prefix_cache_hits, len(self._connections),
+            self._faults.count,
             {} if kv is None else {"block_size": str(kv.block_size), "num_gpu_blocks": str(kv.usable_blocks + 1)},
         )  # fmt: skip
         connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
@@ -232,6 +204,9 @@ class SimServer:
         settings, engine = self._settings, self._engine
         if self._closing:
             raise ApiError(503, "the server is shutting down")
+        if connection.spare:
+            self.metrics.connection_rejections += 1
+            raise ApiError(503, "overloaded: no open files are left for connections", None, _RETRY_AFTER)
         ask = read_ask(request.body, chat, settings.model, settings.chars_per_token)
         try:
             fault = self._faults.draw(request.headers.get(fault_kinds.HEADER))
@@ -242,22 +217,22 @@ class SimServer:
         if fault is not None and fault.kind == "500":
             raise ApiError(500, "something broke (on purpose)")
         if fault is not None and fault.kind == "refuse":
-            self._refuse(fault.seconds)
-        tokens, reason = stop_after(ask, self._draw_length())
-        why = engine.why_never(len(ask.pieces), tokens)
+            self._listener.refuse(fault.seconds)
+        end = ending(ask, self._draw_length())
+        why = engine.why_never(len(ask.pieces), end.tokens)
         if why is not None:
             raise ApiError(422, f"this request can never be served: {why}", "messages" if chat else "prompt")
         if settings.max_queue is not None and engine.waiting >= settings.max_queue:
             self.metrics.admission_rejections += 1
             message = f"overloaded: {engine.waiting} requests wait, and {settings.max_queue} may"
-            raise ApiError(503, message, None, {"retry-after": str(_RETRY_AFTER_S)})
+            raise ApiError(503, message, None, _RETRY_AFTER)
         number = self._count
         self._count += 1
-        wording = Wording(ask, number, settings.model)
-        answer = _Answer(connection, ask, wording, tokens, reason, fault, settings.stream_interval)
+        wording = Wording(ask, number, settings.model, end.characters)
+        answer = _Answer(connection, ask, wording, end, fault, settings.stream_interval)
         key = prefix_key(ask.pieces, engine.block_size, number) if engine.shares_prefixes else None
         live = LiveRequest(
-            len(ask.pieces), tokens, answer.on_tokens, ask.priority, reason, max_tokens=ask.max_tokens, key=key
+            len(ask.pieces), end.tokens, answer.on_tokens, ask.priority, end.reason, max_tokens=ask.max_tokens, key=key
         )
         connection.on_lost = answer.give_up = partial(engine.leave, live)
         engine.submit(live)
@@ -280,20 +255,20 @@ class _Answer:
         connection: Connection,
         ask: Ask,
         wording: Wording,
-        tokens: int,
-        reason: str,
+        end: Ending,
         fault: Fault | None,
         interval: int,
     ) -> None:
         self._connection, self._ask, self._wording = connection, ask, wording
-        self._tokens, self._reason = tokens, reason
+        self._tokens, self._reason = end.tokens, end.reason
+        self._repeats = end.characters is None and not ask.usage_per_chunk  # events with equal words are equal
         self._fault = fault.kind if fault is not None else ""
         self._interval = interval
         self._sent = self._pending = 0  # tokens that are out, and that wait for more to go out with
         self._held: list[tuple[int, bool]] | None = None  # tokens that wait for a slow first byte
         self._silent = False
         self._frames: dict[int, bytes] = {}
-        self._breaks_at = tokens // 2 if self._fault in ("hang", "cut", "malformed", "utf8") else -1
+        self._breaks_at = end.tokens // 2 if self._fault in ("hang", "cut", "malformed", "utf8") else -1
         self.give_up: Callable[[], None] = lambda: None
         self._slow_s = fault.seconds if fault is not None and fault.kind == "slow" else None
 
@@ -350,7 +325,7 @@ class _Answer:
 
     def _frame(self, place: int, size: int) -> bytes:
         """An event on the wire; of events of one token, those with equal words are put together once."""
-        if size > 1 or self._ask.usage_per_chunk:
+        if size > 1 or not self._repeats:
             return self._connection.frame(self._wording.event(place, size, None))
         same = place and 1 + (place - 1) % len(VOCABULARY)
         frame = self._frames.get(same)
@@ -382,8 +357,7 @@ class _Answer:
         if self._fault == "malformed":
             body = body[: len(body) // 2]
         elif self._fault == "utf8":
-            word = self._wording.word(0).encode()
-            body = body.replace(word, b"\xc3\x28\xff", 1)
+            body = body.replace(word(0).encode(), b"\xc3\x28\xff", 1)
         self._connection.respond(200, body)
 
 
