@@ -45,7 +45,10 @@ _HELP = (
     "or a ramp of either (--ramp, --ramp-clients) with a recovery gap between levels.",
     "FOLDER gets run.json, requests.jsonl (a line a request, written as it ends), server.jsonl, report.json, "
     "report.png and, for each level, a file with the field names of vLLM's bench. Ctrl-C keeps what there "
-    "is; --resume goes on. Nothing is sent twice because it failed: that would be another load.",
+    "is; --resume goes on. Nothing is sent twice because it failed, nor to where a redirect points: that would be "
+    "another load.",
+    "An answer is a success if its finish_reason is a good one (--finish-reason names more). abort, error, an unknown "
+    "one and none are failures with names of their own.",
     "The key that a server may want is read from OPENAI_API_KEY and written nowhere; options are written to FOLDER.",
 )
 _EXAMPLES = """\

@@ -11,6 +11,7 @@ The tools use the same words for different things. What is done about it:
 - GuideLLM's ``inter_token_latency_ms`` is that TPOT, one a request: never ITL, of which the file has no gaps.
 - AIPerf's ``inter_token_latency`` is our TPOT, too, and never ITL.
 - AIPerf's ``inter_chunk_latency`` is gaps between chunks: ITL where each answer has as many as tokens, else refused.
+- None of these files says why an answer ended (``finish_reason``): one that its server aborted counts as whole there.
 - AIPerf's ``credit_issued_ns`` is when a credit was issued, not when it was due: ``since="scheduled"`` is refused.
 
 Their percentiles (numpy's linear rule, or others) are left aside: the metrics compute them anew, by nearest rank, with
