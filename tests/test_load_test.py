@@ -116,6 +116,12 @@ def test_a_servers_own_reasons_to_finish_can_be_named(tmp_path: Path, capsys: py
     assert {r.outcome for r in read_records(tmp_path / "b" / "requests.jsonl")} == {"finished"}
 
 
+def test_reasons_to_finish_are_a_list_of_words() -> None:
+    for wrong in ("soup", [7]):
+        with pytest.raises(ValueError, match="finish_reasons must be a list of words; got"):
+            Setup("http://127.0.0.1:9", "chat", "m", seed=1, finish_reasons=wrong)  # type: ignore[arg-type]
+
+
 def test_the_load_goes_straight_to_the_server_without_cookies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

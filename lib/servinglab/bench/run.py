@@ -83,6 +83,11 @@ class Setup:
     idle_timeout_s: float = 60.0
     timeout_s: float = 600.0
 
+    def __post_init__(self) -> None:
+        reasons = self.finish_reasons
+        if isinstance(reasons, str) or not all(isinstance(reason, str) for reason in reasons):
+            raise ValueError(f"finish_reasons must be a list of words; got {reasons!r}")
+
     @property
     def url(self) -> str:
         """The address that requests go to."""
