@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from servinglab.grading import sandbox as sandbox_module
 from servinglab.grading.checks import Unanswered, plain
 from servinglab.grading.sandbox import Died, Limits, Remote, Sandbox, SandboxError, isolation_problem
 from servinglab.grading.wire import Opaque, WireError, decode, encode, pack, read_frame
@@ -151,6 +155,79 @@ def test_nothing_can_be_written_but_the_scratch_folders(box):
         """,
     )
     assert text.strip() == "['/dev/shm', '/scratch', '/tmp']"
+
+
+def test_the_kernels_settings_can_be_read_but_nothing_in_proc_changed(box):
+    """Opening is enough: whoever can open core_pattern for writing has the machine."""
+    text = said(
+        box,
+        """
+        import os
+        print(len(open("/proc/sys/kernel/core_pattern").read()) > 0)
+        found, tried = [], 0
+        for folder, folders, files in os.walk("/proc"):
+            if folder == "/proc":
+                folders[:] = [name for name in folders if not name.isdigit() and name not in ("self", "thread-self")]
+            for name in files:
+                tried += 1
+                try:
+                    os.close(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NONBLOCK))
+                    found.append(os.path.join(folder, name))
+                except OSError:
+                    pass
+        print(tried > 300, found)
+        readable = []
+        for name in ("kcore", "kmsg", "keys", "kallsyms", "timer_list", "interrupts", "cmdline", "sysrq-trigger"):
+            try:
+                readable += [name for _ in open(f"/proc/{name}", "rb").read(1)]
+            except OSError:
+                pass
+        print(readable, os.listdir("/proc/fs"), os.listdir("/proc/irq"), os.listdir("/proc/bus"))
+        """,
+    )
+    assert text == "True\nTrue []\n[] [] [] []\n"
+
+
+@pytest.fixture
+def as_root(bwrap):
+    if os.geteuid() != 0:
+        pytest.skip("only root can try what root's submissions may do")
+
+
+def test_a_submission_graded_by_root_is_an_ordinary_user_of_the_machine(as_root, box):
+    box.run("import os\nif os.fork() == 0:\n    import time\n    time.sleep(60)")
+    _, _, pids = sandbox_module._usage(box._process.pid, 1000)
+    rows = [dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines()) for pid in pids]
+    # the first is root's own, and only waits for the others
+    users = {tuple(row["Uid"].split()) for row in rows[1:]}
+    groups = {(*row["Gid"].split(), *row["Groups"].split()) for row in rows[1:]}
+    assert len(rows) >= 4
+    assert len(users) == len(groups) == 1
+    assert "0" not in (*users.pop(), *groups.pop())
+
+
+def test_a_file_for_root_alone_is_for_root_alone_inside_too(as_root, tmp_path, monkeypatch):
+    folder = tmp_path / "bound"
+    folder.mkdir()
+    for name, mode in (("open", 0o644), ("closed", 0o600)):
+        (folder / name).write_text(f"{name} text")
+        (folder / name).chmod(mode)
+    needed = sandbox_module._needed
+    monkeypatch.setattr(sandbox_module, "_needed", lambda: [*needed(), folder])
+    with Sandbox(None, isolate=True, limits=QUICK, checks=0) as box:
+        assert said(box, f"print(open({str(folder / 'open')!r}).read())") == "open text\n"
+        assert "PermissionError" in said(box, f"open({str(folder / 'closed')!r})")
+
+
+def test_files_come_along_whatever_the_graders_umask(bwrap, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "data.csv").write_text("1,2\n")
+    before = os.umask(0o077)
+    try:
+        with Sandbox(tmp_path, isolate=True, limits=QUICK, checks=0) as box:
+            assert said(box, "print(open('sub/data.csv').read().strip())") == "1,2\n"
+    finally:
+        os.umask(before)
 
 
 def test_scratch_is_limited_in_size(bwrap):
@@ -452,6 +529,117 @@ def test_forged_frames_give_at_worst_an_unanswered_check(frame, size):
         with contextlib.suppress(Died):
             box.run("forge()")
             box.run("1")
+
+
+# ---- where the Python lies ---------------------------------------------------------------------------------------
+
+
+def make_environment(python: Path, folder: Path) -> Path:
+    """An environment made with `python`, without packages; returns its interpreter."""
+    subprocess.run([python, "-I", "-m", "venv", "--without-pip", "--symlinks", folder], check=True, timeout=60)
+    return folder / "bin" / "python"
+
+
+def inside(python: Path, source: str) -> str:
+    """What a program prints in the sandbox that a grader run by `python` makes."""
+    grader = (
+        "import subprocess, sys\n"
+        "from servinglab.grading.sandbox import Limits, _sandbox\n"
+        "command = [*_sandbox(None, Limits()), sys.executable, '-I', '-c', sys.argv[1]]\n"
+        "sys.exit(subprocess.run(command).returncode)"
+    )
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    path = os.pathsep.join([str(Path(sandbox_module.__file__).parents[2]), *packages])
+    done = subprocess.run(
+        [python, "-c", grader, source],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout + done.stderr
+
+
+def through_links(python: Path, folder: Path) -> Path:
+    """As /usr/bin/python3 -> /etc/alternatives/python3 -> ../python3.11, through folders that are links themselves."""
+    for name in ("first links", "second", "third"):
+        (folder / name).mkdir()
+    (folder / "linked").symlink_to("third")
+    (folder / "third" / "python3").symlink_to(python)
+    (folder / "second" / "python3").symlink_to("../linked/python3")
+    (folder / "first links" / "python3").symlink_to(folder / "second" / "python3")
+    return make_environment(folder / "first links" / "python3", folder / "env")
+
+
+def linked_checkout(python: Path, folder: Path) -> Path:
+    make_environment(python, folder / "real" / ".venv")
+    (folder / "link").symlink_to("real")
+    return folder / "link" / ".venv" / "bin" / "python"
+
+
+def environment_of_an_environment(python: Path, folder: Path) -> Path:
+    return make_environment(make_environment(python, folder / "one"), folder / "two")
+
+
+def linked_environment(python: Path, folder: Path) -> Path:
+    make_environment(python, folder / "elsewhere" / "env")
+    (folder / ".venv").symlink_to(folder / "elsewhere" / "env")
+    return folder / ".venv" / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    "layout", [through_links, linked_checkout, linked_environment, environment_of_an_environment, make_environment]
+)
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_a_python_starts_inside_wherever_it_lies_and_whatever_leads_to_it(bwrap, layout, place):
+    python = Path(os.path.realpath(sys.executable))
+    with tempfile.TemporaryDirectory(dir=place, prefix="a place ") as folder:
+        found = layout(python, Path(folder))
+        assert inside(found, "import sys, ctypes, json; print('started', sys.prefix)").startswith("started")
+
+
+def test_an_environment_in_the_courses_own_folder_shows_no_solution(bwrap, tmp_path):
+    found = make_environment(Path(os.path.realpath(sys.executable)), tmp_path)
+    (tmp_path / "solutions").mkdir()
+    assert inside(found, f"import os; print(sorted(os.listdir({str(tmp_path)!r})))") in (
+        "['bin', 'lib', 'lib64', 'pyvenv.cfg']\n",
+        "['bin', 'lib', 'pyvenv.cfg']\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ("bwrap: No permissions to create new namespace", "must allow user namespaces to ordinary users"),
+        ("bwrap: execvp /x/bin/python: No such file or directory", "the Python of this environment"),
+        ("ModuleNotFoundError: No module named 'encodings'", "the Python of this environment"),
+    ],
+)
+def test_the_advice_names_what_is_wrong(tmp_path, monkeypatch, trouble, words):
+    stand_in = tmp_path / "bwrap"
+    stand_in.write_text(f'#!/bin/sh\n[ $1 = --version ] && echo bubblewrap 0.8.0 && exit\necho "{trouble}" >&2\nexit 1')
+    stand_in.chmod(0o755)
+    isolation_problem.cache_clear()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    try:
+        problem = isolation_problem()
+    finally:
+        isolation_problem.cache_clear()
+    assert words in problem
+    assert trouble in problem
+    assert "install" not in problem
+
+
+def test_packages_that_only_the_grader_can_read_are_missed_before_anybody_is_graded(bwrap, monkeypatch):
+    needed = sandbox_module._needed
+    lib = (Path(sys.prefix, "lib"), Path(sys.prefix, "lib64"))
+    without = [path for path in needed() if not path.name.endswith("-packages") and path not in lib]
+    monkeypatch.setattr(sandbox_module, "_needed", lambda: without)
+    isolation_problem.cache_clear()
+    try:
+        assert "finds no IPython and no numpy" in isolation_problem()
+    finally:
+        isolation_problem.cache_clear()
 
 
 def test_without_bubblewrap_isolation_is_refused_with_its_reason(monkeypatch):

@@ -2,6 +2,7 @@
 
 With bubblewrap the process has no network, no capabilities and no way to see other processes; it finds the
 interpreter, its packages, this library and its own files, all read-only, and scratch folders of limited size.
+Where root grades, the submission runs as a user who owns nothing: what holds it is then not bubblewrap alone.
 Without bubblewrap only the limits on time, memory and file size remain, which a hostile submission can get around:
 that is for a learner's own work on a learner's own machine, or for a teacher who says so.
 
@@ -28,7 +29,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,61 +71,161 @@ class Died(Exception):
 
 @functools.cache
 def isolation_problem() -> str:
-    """Why bubblewrap can't isolate a submission here; empty where it can."""
+    """Why bubblewrap can't isolate a submission here, and what would help; empty where it can."""
     found = shutil.which("bwrap")
+    if not found and sys.platform != "linux":
+        return "bubblewrap (bwrap) is not installed: it exists for Linux only"
     if not found:
-        return "bubblewrap (bwrap) is not installed"
+        return "bubblewrap (bwrap) is not installed: install it (Debian, Ubuntu: sudo apt install bubblewrap)"
     version = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30).stdout
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < BWRAP_AT_LEAST:
-        return f"bubblewrap 0.8 or newer is needed; found {version.strip() or 'no version'}"
+        return f"bubblewrap 0.8 or newer is needed; found {version.strip() or 'no version'}: install a newer one"
     trial = subprocess.run(
-        [*_bwrap_arguments(None, Limits()), sys.executable, "-I", "-c", ""], capture_output=True, text=True, timeout=60
+        [*_sandbox(None, Limits()), sys.executable, "-P", "-s", "-B", "-c", TRIAL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=_environment(SCRATCH),
     )
-    if trial.returncode:
-        return f"bubblewrap can't make a sandbox here ({(trial.stderr.strip().splitlines() or ['no reason'])[-1]})"
-    return ""
+    if not trial.returncode:
+        return ""
+    said = (trial.stderr.strip().splitlines() or ["no reason"])[-1]
+    if said.startswith("bwrap: ") and "execvp" not in said:
+        return (
+            f"bubblewrap can't make a sandbox here ({said}): this machine or container must allow user namespaces"
+            " to ordinary users"
+        )
+    cure = "make the environment with a Python whose files every user may read" if os.geteuid() == 0 else ""
+    cure = cure or "make the environment with another Python"
+    return f"the Python of this environment, {sys.executable}, doesn't start inside the sandbox ({said}): {cure}"
 
 
-def _bwrap_arguments(files: Path | None, limits: Limits) -> list[str]:
-    """The command line of a sandbox that sees `files` and no other work."""
-    library = Path(servinglab.__file__).parent
-    scheme = sysconfig.get_paths()
-    wanted = [
-        Path(sys.base_prefix) if Path(sys.base_prefix) not in (Path("/usr"), Path("/")) else Path(scheme["stdlib"]),
-        Path(os.path.realpath(sys.executable)),
-        Path(sys.prefix) if sys.prefix != sys.base_prefix else Path(scheme["purelib"]),
-        *[Path(folder) for folder in site.getsitepackages()],
-        Path("/lib"),
-        Path("/lib64"),
-        Path("/usr/lib"),
-        Path("/usr/lib64"),
-        Path("/etc/ld.so.cache"),
-        Path("/usr/share/zoneinfo"),
-        library,
-    ]
-    bound: list[str] = []
-    for path in wanted:
-        if path.is_symlink() and path.parent == Path("/"):
-            bound += ["--symlink", os.readlink(path), str(path)]
-        elif path.exists():
-            bound += ["--ro-bind", str(path), str(path)]
-    if files is not None:
-        bound += ["--ro-bind", str(files), SUBMISSION]
+# what the worker needs, found but not imported: this runs before each submission
+TRIAL = """
+import importlib.util, sys
+missing = [name for name in ("IPython", "numpy", "servinglab") if not importlib.util.find_spec(name)]
+sys.exit(f"it finds no {' and no '.join(missing)} there" if missing else 0)
+"""
+
+# Root's ids are replaced by those of a user who owns nothing and whom nobody else is: far above what systems and
+# containers give out, another for each grading process. A container may know small ids only; then it is "nobody".
+UNUSED_IDS = 0x7000_0000
+BECOME_ORDINARY = """
+import os, sys
+os.setgroups([])
+for user in (int(sys.argv[1]), 65534):
+    try:
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        break
+    except OSError as error:
+        failure = error
+else:
+    sys.exit(f"bwrap: root can't become an ordinary user: {failure}")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _sandbox(files: Path | None, limits: Limits) -> list[str]:
+    """The beginning of a command line: what follows it runs in a sandbox that sees `files` and no other work."""
+    bwrap = os.path.realpath(shutil.which("bwrap") or "bwrap")
+    seen = _read_only(_needed())
     size = str(limits.scratch_bytes)
-    return [
-        shutil.which("bwrap") or "bwrap",
+    as_root = os.geteuid() == 0
+    submission = ["--ro-bind", SUBMISSION if as_root else str(files), SUBMISSION] if files else []
+    sandbox = [
+        bwrap,
         *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
         *("--uid", "65534", "--gid", "65534", "--hostname", "kitchen"),
         *("--die-with-parent", "--new-session"),
-        *("--size", size, "--tmpfs", "/tmp"),  # first: the checkout or its environment may lie below it
-        *bound,
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", SCRATCH),
+        *("--proc", "/proc", *_proc_covers(), "--dev", "/dev"),
+        *("--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", SCRATCH),
         *("--dir", f"{SCRATCH}/tmp"),
+        *seen,  # after the scratch folders: the checkout or its environment may lie below one of them
+        *submission,
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", SCRATCH),
     ]
+    if not as_root:
+        return sandbox
+    # The kernel goes on taking root for root inside a user namespace, whatever its number there. So root only makes a
+    # place where an ordinary user can read what root alone may reach (a Python below /root), and becomes that user
+    # there. From then on all is as if that user had started the grader.
+    return [
+        bwrap,
+        *("--die-with-parent", "--tmpfs", "/tmp", "--bind", "/proc", "/proc", "--dev", "/dev"),
+        *_read_only([*_needed(), Path(bwrap)]),
+        *(["--ro-bind", str(files), SUBMISSION] if files else []),
+        *("--chdir", "/"),
+        *(sys.executable, "-I", "-S", "-c", BECOME_ORDINARY, str(UNUSED_IDS + os.getpid())),
+        *sandbox,
+    ]
+
+
+def _needed() -> list[Path]:
+    """What this Python, its packages and this library consist of, as far as it is there."""
+    base, prefix, scheme = Path(sys.base_prefix), Path(sys.prefix), sysconfig.get_paths()
+    of_the_system = base in (Path("/usr"), Path("/"))
+    wanted = [
+        Path(scheme["stdlib"]) if of_the_system else base,
+        Path(sys.executable),
+        # of an environment no more than this: somebody may have made it in the folder of the course itself
+        *[prefix / name for name in ("pyvenv.cfg", "bin", "lib", "lib64") if prefix != base],
+        *[Path(folder) for folder in (scheme["purelib"], scheme["platlib"], *site.getsitepackages())],
+        *[Path(folder) for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo")],
+        Path("/etc/ld.so.cache"),
+        Path(servinglab.__file__).parent,
+    ]
+    return [path for path in wanted if path.exists()]
+
+
+def _read_only(paths: Iterable[Path]) -> list[str]:
+    """Arguments that show these paths read-only under the names they have here: with every link on the way to them."""
+    links: dict[Path, str] = {}
+    real = {_resolve(path, links) for path in paths}
+    bound = sorted(path for path in real if real.isdisjoint(path.parents))
+    made = sorted(link for link in links if real.isdisjoint(link.parents))
+    # bubblewrap's own choice for folders on the way is 0700, and root's wouldn't let an ordinary user pass
+    folders = sorted({folder for path in (*bound, *made) for folder in path.parents} - {Path("/")})
+    arguments = [word for folder in folders for word in ("--perms", "0755", "--dir", str(folder))]
+    arguments += [word for link in made for word in ("--symlink", links[link], str(link))]
+    return arguments + [word for path in bound for word in ("--ro-bind", str(path), str(path))]
+
+
+def _resolve(path: Path, links: dict[Path, str]) -> Path:
+    """The place of an existing path without any link; each link on the way is added to `links`."""
+    done, left = Path("/"), list(path.absolute().parts[1:])
+    while left:
+        name = left.pop(0)
+        step = done.parent if name == ".." else done / name
+        if step.is_symlink():
+            links[step] = os.readlink(step)
+            target = Path(links[step])
+            done = Path("/") if target.is_absolute() else done
+            left = [part for part in target.parts if part != "/"] + left
+        else:
+            done = step
+    return done
+
+
+def _proc_covers() -> list[str]:
+    """Arguments that leave of /proc the processes, the settings to be read, and a few facts that programs ask for."""
+    arguments = ["--ro-bind-try", "/proc/sys", "/proc/sys"]
+    for entry in sorted(Path("/proc").iterdir()):
+        if entry.name.isdigit() or entry.is_symlink() or entry.name in PROC_SHOWN:
+            continue
+        cover = ["--tmpfs", str(entry), "--remount-ro", str(entry)]
+        arguments += cover if entry.is_dir() else ["--ro-bind", "/dev/null", str(entry)]
+    return arguments
+
+
+PROC_SHOWN = ("sys", "cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "version")
+
+
+def _counts_by_namespace() -> bool:
+    """Whether Linux counts the processes of a user for each namespace apart; before 5.14 it counted them together."""
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (5, 14)
 
 
 def _environment(scratch: str) -> dict[str, str]:
@@ -186,9 +287,11 @@ class Sandbox:
         work.mkdir()
         if files:
             copy_files(files, work)
+            for path in (work, *work.rglob("*")):  # whatever the umask: the reader may be another user
+                path.chmod(0o755 if path.is_dir() else 0o644)
         if isolate:
             scratch, folder, copied = SCRATCH, f"{SCRATCH}/work", SUBMISSION
-            command = _bwrap_arguments(work, limits)
+            command = _sandbox(work, limits)
         else:
             scratch, folder, copied, command = self._scratch, str(work), None, []
             Path(scratch, "tmp").mkdir()
@@ -198,8 +301,8 @@ class Sandbox:
                 "memory_bytes": limits.memory_bytes,
                 "scratch_bytes": limits.scratch_bytes,
                 "cpu_s": int(limits.total_s) + 60,
-                # without a namespace of its own, this would count the user's other processes as well
-                **({"processes": limits.processes} if isolate else {}),
+                # where the user's other processes count as well, only `_watch` limits them
+                **({"processes": limits.processes} if isolate and _counts_by_namespace() else {}),
             },
             "files": copied,
             "folder": folder,
