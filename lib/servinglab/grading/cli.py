@@ -79,8 +79,8 @@ def grade_main(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     if not options.unsafe and (problem := isolation_problem()):
         print(
-            f"{problem}. Submissions are other people's programs: install bubblewrap, or say --unsafe to run them"
-            " with your own rights.",
+            f"{problem}. Submissions are other people's programs: nothing is graded, unless you say --unsafe to run"
+            " them with your own rights.",
             file=sys.stderr,
         )
         return 2
