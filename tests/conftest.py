@@ -73,9 +73,9 @@ def bwrap() -> str:
     found = shutil.which("bwrap")
     if not found:
         pytest.skip("bubblewrap (bwrap) isn't installed: the grading sandbox isn't tested")
-    trial = subprocess.run(
-        [found, "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True, timeout=30
-    )
+    ordinary = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    command = [found, "--unshare-all", "--ro-bind", "/", "/", "--chdir", "/", "true"]
+    trial = subprocess.run(command, capture_output=True, text=True, timeout=30, **ordinary)
     if trial.returncode:
         reason = (trial.stderr.strip().splitlines() or ["no reason given"])[-1]
         pytest.skip(f"bubblewrap can't make a sandbox here ({reason}): the grading sandbox isn't tested")

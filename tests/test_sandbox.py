@@ -17,6 +17,7 @@ from servinglab.grading import sandbox as sandbox_module
 from servinglab.grading.checks import Unanswered, plain
 from servinglab.grading.sandbox import Died, Limits, Remote, Sandbox, SandboxError, isolation_problem
 from servinglab.grading.wire import Opaque, WireError, decode, encode, pack, read_frame
+from servinglab.grading.worker import KEYCTL
 
 QUICK = Limits(cell_s=3, check_s=1.5, total_s=60)
 
@@ -109,6 +110,41 @@ def test_the_environment_holds_nothing_of_the_grader(bwrap, monkeypatch):
     assert "PATH" in text
     assert "sesame" not in text
     assert "GRADER" not in text
+
+
+LOOK_FOR_A_KEY = """
+import ctypes
+libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(9)
+for keyring in (-1, -2, -3, -4, -5):
+    key = libc.syscall(KEYCTL, 10, keyring, b"user", b"servinglab-test", 0)
+    print(key > 0 and libc.syscall(KEYCTL, 11, key, kept, 9) and kept.value)
+"""
+KEEP_A_KEY = """
+import ctypes, sys
+from servinglab.grading.sandbox import Limits, Sandbox
+look, keyctl = sys.argv[1], int(sys.argv[2])
+libc = ctypes.CDLL(None)
+libc.syscall(keyctl, 1, None)
+if libc.syscall(keyctl - 2, b"user", b"servinglab-test", b"sesame", 6, -3) < 0:  # add_key
+    sys.exit("no keys here")
+exec(look)
+with Sandbox(None, isolate=True, limits=Limits(), checks=0) as box:
+    print("inside", *[output["text"] for output in box.run(look)["outputs"]])
+"""
+
+
+def test_the_keys_of_the_graders_session_stay_with_the_grader(bwrap):
+    machine = os.uname().machine
+    if machine not in KEYCTL:
+        pytest.skip(f"the number of keyctl on {machine} isn't known here")
+    look = LOOK_FOR_A_KEY.replace("KEYCTL", str(KEYCTL[machine]))
+    command = [sys.executable, "-c", KEEP_A_KEY, look, str(KEYCTL[machine])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "no keys here" in done.stderr:
+        pytest.skip("this machine or container gives no process any keys")
+    outside, _, inside = done.stdout.partition("inside")
+    assert "sesame" in outside, done.stderr
+    assert inside.split() == ["False"] * 5
 
 
 def test_there_are_no_capabilities_and_no_way_to_get_them(box):
@@ -292,6 +328,22 @@ def test_a_cell_that_ignores_its_alarm_is_ended(bwrap):
         assert not box.alive
         with pytest.raises(Died):
             box.run("1")
+
+
+def test_processes_are_limited_by_the_kernel_whoever_grades(bwrap):
+    if not sandbox_module._counts_by_namespace():
+        pytest.skip("a kernel before 5.14 counts the processes of all namespaces together")
+    with Sandbox(None, isolate=True, limits=Limits(cell_s=20, processes=60), checks=0) as box:
+        text = said(
+            box,
+            """
+            import os, time
+            for count in range(1000):
+                if os.fork() == 0:
+                    time.sleep(60)
+            """,
+        )
+    assert text.startswith("BlockingIOError")
 
 
 def test_memory_is_limited(bwrap):

@@ -40,6 +40,7 @@ from servinglab.grading.notebooks import copy_files
 from servinglab.grading.wire import Opaque, WireError, decode, pack, read_frame
 
 BWRAP_AT_LEAST = (0, 8)
+BWRAP_OUTSIDE = 2  # its processes that wait outside the sandbox, where the kernel's own limit doesn't count them
 SCRATCH = "/scratch"
 SUBMISSION = "/submission"
 
@@ -441,9 +442,10 @@ class Sandbox:
 
     def _watch(self) -> None:
         """End a sandbox that uses more memory or processes, all together, than it may."""
+        most = self.limits.processes + BWRAP_OUTSIDE
         while self._process.poll() is None:
-            threads, memory, pids = _usage(self._process.pid, self.limits.processes)
-            if threads > self.limits.processes:
+            threads, memory, pids = _usage(self._process.pid, most)
+            if threads > most:
                 self._end(f"it started more than {self.limits.processes} processes")
             elif memory > self.limits.memory_bytes and _shared_out(pids) > self.limits.memory_bytes:
                 self._end(f"it used more than {self.limits.memory_bytes / 2**30:g} GiB of memory")

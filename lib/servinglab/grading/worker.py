@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
+import errno
 import io
 import json
 import os
@@ -53,6 +55,23 @@ def set_limits(limits: dict[str, int]) -> None:
             continue
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(getattr(resource, name), (value, value))
+
+
+KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+KEYCTL_JOIN_SESSION_KEYRING = 1
+
+
+def leave_session_keyring() -> None:
+    """Take a new, empty keyring: the kernel hands the grader's, with its keys, on into every namespace."""
+    number = KEYCTL.get(os.uname().machine) if sys.platform == "linux" else None
+    if number is None:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(KEYCTL_JOIN_SESSION_KEYRING), None) >= 0:
+        return
+    failure = ctypes.get_errno()
+    if failure not in (errno.ENOSYS, errno.EPERM):  # those two forbid keys to the submission as well
+        raise OSError(failure, f"it can't leave the grader's keyring ({os.strerror(failure)})")
 
 
 class CellTimeout(BaseException):
@@ -210,6 +229,7 @@ def main(options: dict[str, Any]) -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
 
+    leave_session_keyring()
     import numpy  # noqa: F401  (before the submission's folder can shadow it)
 
     notebook = Notebook()
