@@ -24,10 +24,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from servinglab.bench.plan import Stage
-from servinglab.bench.report import make_report, read_load_test
-from servinglab.bench.run import Setup, run_load_test
-from servinglab.workload import poisson
+from servinglab.measure.load_test.plan import Stage
+from servinglab.measure.load_test.report import make_report, read_load_test
+from servinglab.measure.load_test.run import Setup, run_load_test
+from servinglab.workload.arrival_laws import poisson
 
 RATE_RPS = 200
 GAP_S = 0.02

@@ -1,6 +1,6 @@
 """How often does a 95 % interval for one queue's P99 hold the true one?
 
-    python benchmarks/p99_intervals.py             # the table of servinglab.intervals.percentile_interval
+    python benchmarks/p99_intervals.py             # the table of servinglab.metrics.intervals.percentile_interval
     python benchmarks/p99_intervals.py --runs 50   # a rougher one
 
 Each queue's true P99 is known by an exact law. Beside `percentile_interval` stands the interval from the spread of 30
@@ -17,7 +17,7 @@ import numpy as np
 import servinglab as sl
 from scipy.stats import t as student
 from servinglab import theory
-from servinglab.intervals import percentile_interval
+from servinglab.metrics.intervals import percentile_interval
 
 POT = sl.AffineStep(0.4, 0.02)
 WARM_UP = 10_000

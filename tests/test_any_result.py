@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import json
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,12 @@ from zipfile import ZipFile
 import matplotlib.pyplot as plt
 import pytest
 import servinglab as sl
-from servinglab import intervals, load, metrics, plots, saved_runs, step_timeline, windows
-from servinglab.bench import calibration
+import servinglab.measure.calibration
+import servinglab.result
+from servinglab import metrics, plots
+from servinglab.measure.calibration import steps as calibration
+from servinglab.metrics import knee
+from servinglab.result import compare
 from servinglab.sim_server import serve
 from streaming_server import StreamingServer
 
@@ -53,38 +58,39 @@ def ok(run: sl.Result) -> Any:
     return run.e2e_s[run.finished]
 
 
-def level(run: sl.Result, rate: float) -> load.Level:
-    return load.level_of(run, rate)
+def level(run: sl.Result, rate: float) -> knee.Level:
+    return metrics.level_of(run, rate)
 
 
 TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
-    "metrics.percentile": (lambda run: metrics.percentile(ok(run), 0.99), NOTHING),
-    "metrics.weighted_percentile": (lambda run: metrics.weighted_percentile(*run.itl(), 0.5), GAPS),
-    "metrics.little": (metrics.little, LOG),
-    "metrics.summarize": (metrics.summarize, NOTHING),
-    "metrics.good_requests": (lambda run: metrics.good_requests(run, {"ttft_s": 1, "tpot_s": 1, "e2e_s": 2}), NOTHING),
-    "plots.number_in_system": (plots.number_in_system, NOTHING),
-    "plots.queue_growth": (lambda run: plots.queue_growth({"a": run}), NOTHING),
-    "plots.latency_histogram": (plots.latency_histogram, NOTHING),
-    "plots.latency_cdf": (lambda run: plots.latency_cdf({"a": run, "b": run.ttft_s}), NOTHING),
-    "plots.timeline": (lambda run: plots.timeline(run, first=30), NOTHING),
-    "plots.kitchen": (lambda run: plots.kitchen({"a": run}), LOG),
-    "plots.load_curve": (lambda run: plots.load_curve([level(run, 1), level(run, 2)]), NOTHING),
-    "load.level_of": (lambda run: load.level_of(run, 1), NOTHING),
-    "load.find_knee": (lambda run: load.find_knee([level(run, 1), level(run, 2)], resamples=10), NOTHING),
-    "windows.windowed_percentile": (lambda run: windows.windowed_percentile(run, 1), NOTHING),
-    "windows.windowed_attainment": (lambda run: windows.windowed_attainment(run, 1, 0.5), NOTHING),
-    "intervals.independent_percentile_interval": (
-        lambda run: intervals.independent_percentile_interval(ok(run), 0.5), NOTHING),
-    "intervals.batch_means": (lambda run: intervals.batch_means(ok(run), 5), NOTHING),
-    "intervals.percentile_interval": (lambda run: intervals.percentile_interval(ok(run), 0.5), NOTHING),
-    "saved_runs.save_run": (lambda run: saved_runs.save_run(run, "/dev/null"), NOTHING),
-    "saved_runs.compare_runs": (lambda run: str(saved_runs.compare_runs(run, run)), NOTHING),
-    "saved_runs.run_settings": (saved_runs.run_settings, NOTHING),
-    "step_timeline.step_states": (lambda run: step_timeline.step_states(run, ORDERS), LOG),
-    "step_timeline.step_timeline": (lambda run: step_timeline.step_timeline(ORDERS, {"a": run}), LOG),
-    "calibration.calibrate": (lambda run: calibration.calibrate([run]), LOG),
-    "calibration.prediction_table": (
+    "percentile": (lambda run: metrics.percentile(ok(run), 0.99), NOTHING),
+    "weighted_percentile": (lambda run: metrics.weighted_percentile(*run.itl(), 0.5), GAPS),
+    "little": (metrics.little, LOG),
+    "binding_caps": (metrics.binding_caps, LOG),
+    "summarize": (metrics.summarize, NOTHING),
+    "good_requests": (lambda run: metrics.good_requests(run, {"ttft_s": 1, "tpot_s": 1, "e2e_s": 2}), NOTHING),
+    "number_in_system": (plots.number_in_system, NOTHING),
+    "queue_growth": (lambda run: plots.queue_growth({"a": run}), NOTHING),
+    "latency_histogram": (plots.latency_histogram, NOTHING),
+    "latency_cdf": (lambda run: plots.latency_cdf({"a": run, "b": run.ttft_s}), NOTHING),
+    "timeline": (lambda run: plots.timeline(run, first=30), NOTHING),
+    "kitchen": (lambda run: plots.kitchen({"a": run}), LOG),
+    "load_curve": (lambda run: plots.load_curve([level(run, 1), level(run, 2)]), NOTHING),
+    "level_of": (lambda run: metrics.level_of(run, 1), NOTHING),
+    "find_knee": (lambda run: metrics.find_knee([level(run, 1), level(run, 2)], resamples=10), NOTHING),
+    "windowed_percentile": (lambda run: metrics.windowed_percentile(run, 1), NOTHING),
+    "windowed_attainment": (lambda run: metrics.windowed_attainment(run, 1, 0.5), NOTHING),
+    "independent_percentile_interval": (
+        lambda run: metrics.independent_percentile_interval(ok(run), 0.5), NOTHING),
+    "batch_means": (lambda run: metrics.batch_means(ok(run), 5), NOTHING),
+    "percentile_interval": (lambda run: metrics.percentile_interval(ok(run), 0.5), NOTHING),
+    "save_run": (lambda run: sl.save_run(run, "/dev/null"), NOTHING),
+    "compare_runs": (lambda run: str(sl.compare_runs(run, run)), NOTHING),
+    "run_settings": (compare.run_settings, NOTHING),
+    "step_states": (lambda run: plots.step_states(run, ORDERS), LOG),
+    "step_timeline": (lambda run: plots.step_timeline(ORDERS, {"a": run}), LOG),
+    "calibrate": (lambda run: calibration.calibrate([run]), LOG),
+    "prediction_table": (
         lambda run: calibration.prediction_table([calibration.Prediction("a", [run], run)]), NOTHING),
     "Result.steps": (lambda run: run.steps(), LOG),
     "Result.log_facts": (lambda run: run.log_facts, LOG),
@@ -103,39 +109,48 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
 }  # fmt: skip
 
 NO_RUN_IN_IT = {
-    "metrics.check_slo": "checks limits",
-    "metrics.check_numbers": "checks numbers",
-    "metrics.show_number": "formats a number",
-    "plots.use_style": "sets a style",
-    "plots.throughput": "draws rates of a sweep",
-    "plots.p99": "draws tails of a sweep",
-    "plots.curves": "draws any numbers",
-    "plots.load_test": "draws rates of a sweep",
-    "intervals.promise_confidence": "takes a number of requests",
-    "intervals.samples_needed": "takes a promise",
-    "saved_runs.read_run": "takes a file",
-    "saved_runs.told_plainly": "takes a description",
-    "saved_runs.aligned": "lines up cells",
-    "calibration.calibration_loads": "makes workloads",
-    "calibration.loads": "makes workloads",
-    "calibration.predict_loads": "takes an engine",
+    "as_text": "takes a setting",
+    "is_known": "takes a setting",
+    "is_saved_run": "takes a file",
+    "read_saved_run": "takes a file",
+    "read_log": "takes a log",
+    "nearest_rank": "takes a count",
+    "values_at_ranks": "takes numbers",
+    "spread_of": "takes numbers",
+    "weighted_spread_of": "takes numbers",
+    "within_limits": "is good_requests, once limits are checked",
+    "chunk_gaps": "takes a stream's chunks",
+    "chunk_tpot_s": "takes a stream's chunks",
+    "tokens_held": "takes lengths",
+    "running_caps": "takes lengths",
+    "check_slo": "checks limits",
+    "check_numbers": "checks numbers",
+    "use_style": "sets a style",
+    "throughput": "draws rates of a sweep",
+    "p99": "draws tails of a sweep",
+    "curves": "draws any numbers",
+    "load_test": "draws rates of a sweep",
+    "promise_confidence": "takes a number of requests",
+    "samples_needed": "takes a promise",
+    "told_plainly": "takes a description",
 }
 
 
 def public_names() -> Iterator[str]:
-    for short in ("metrics", "plots", "load", "windows", "intervals", "saved_runs", "step_timeline"):
-        yield from functions_of(importlib.import_module(f"servinglab.{short}"), short)
-    yield from functions_of(calibration, "calibration")
+    for room in (metrics, plots, servinglab.result, servinglab.measure.calibration):
+        for each in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            if each.name != "servinglab.measure.calibration.run_fit":  # its input is a measured run with settings
+                yield from functions_of(importlib.import_module(each.name))
     for name, member in vars(sl.Result).items():
         is_field = name in sl.Result.__dataclass_fields__
         if not name.startswith("_") and not is_field and not isinstance(member, (classmethod, staticmethod)):
             yield f"Result.{name}"
 
 
-def functions_of(module: Any, short: str) -> Iterator[str]:
+def functions_of(module: Any) -> Iterator[str]:
     for name, member in vars(module).items():
         if inspect.isfunction(member) and member.__module__ == module.__name__ and not name.startswith("_"):
-            yield f"{short}.{name}"
+            yield name
 
 
 def test_every_public_metric_and_figure_is_tried_or_excepted() -> None:
@@ -156,7 +171,7 @@ def test_any_result_goes_through_every_metric_and_figure(kind: str, runs: dict[s
         plt.close("all")
         if lacks and run.segments is None and not (lacks == GAPS and len(run.late_gaps[0])):
             assert re.search(lacks, refused), f"{name} of a {kind} run: {refused or 'no error'}"
-        elif name == "calibration.calibrate":  # twenty orders of one shape can't tell the coefficients apart
+        elif name == "calibrate":  # twenty orders of one shape can't tell the coefficients apart
             assert re.search("^$|can't tell", refused), refused
         else:
             assert refused == "", f"{name} of a {kind} run"
@@ -215,7 +230,7 @@ def test_a_live_run_refuses_what_it_cannot_do(arguments: dict[str, Any], told: s
 
 
 def test_a_bound_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from servinglab.bench import report
+    from servinglab.measure.load_test import report
 
     bound = {"levels": [{"client": {"bound": True, "why": ["it was slow"]}}]}
     monkeypatch.setattr(report, "make_report", lambda test: SimpleNamespace(content=bound))

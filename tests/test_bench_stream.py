@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab.bench.stream import Answer, read_answer
+from servinglab.measure.load_test.stream import Answer, read_answer
 
 
 def chunk(text: str, reason: str | None = None, **more: Any) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import servinglab as sl
-from servinglab import _best_batch_command as command
-from servinglab import cli
-from servinglab.lengths import Geometric
-from servinglab.planning import best_batch
-from servinglab.token_reference import Blocks
+from servinglab.cli import best_batch as command
+from servinglab.cli import main as cli
+from servinglab.decide.search import best_batch
+from servinglab.scheduling.blocks import Blocks
+from servinglab.workload.lengths import Geometric
 
 POT = ["--fixed-s", "0.4", "--per-request-s", "0.02", "--max-batch-size", "20"]
 

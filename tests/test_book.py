@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from servinglab import _web
-from servinglab.sphinx_ext import library_hash
+from servinglab import web
+from servinglab.course.sphinx_ext import library_hash
 
 
 class _Tags(HTMLParser):
@@ -59,12 +59,12 @@ def test_pages_load_nothing_from_elsewhere(pages: list[Path]) -> None:
 
 
 def test_the_extension_brings_the_components(book: Path) -> None:
-    assert (book / "_static" / "servinglab.js").read_text(encoding="utf-8") == _web.javascript()
-    assert (book / "_static" / "servinglab.css").read_text(encoding="utf-8") == _web.stylesheet()
+    assert (book / "_static" / "servinglab.js").read_text(encoding="utf-8") == web.javascript()
+    assert (book / "_static" / "servinglab.css").read_text(encoding="utf-8") == web.stylesheet()
 
 
 def test_languages_have_the_same_words() -> None:
-    words = _web.strings()
+    words = web.strings()
     assert set(words) == {"en", "zh"}
     assert set(words["en"]) == set(words["zh"])
     for key, text in words["en"].items():
@@ -74,7 +74,7 @@ def test_languages_have_the_same_words() -> None:
 def test_every_word_is_used(repo: Path) -> None:
     folder = repo / "lib" / "servinglab"
     code = "".join(path.read_text(encoding="utf-8") for path in [*folder.rglob("*.js"), *folder.rglob("*.py")])
-    assert [key for key in _web.strings()["en"] if not re.search(rf"[\"'`]{key}[\"'`]", code)] == []
+    assert [key for key in web.strings()["en"] if not re.search(rf"[\"'`]{key}[\"'`]", code)] == []
 
 
 # --- the strict build on a small book with one fault ------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_the_build_fails_on_dead_links_and_on_quizzes_that_do_not_fit(repo: Path
     assert build.returncode != 0
     said = build.stdout + build.stderr
     assert "undefined label: 'nowhere'" in said
-    assert "quiz ch99: name must be a module of servinglab.quizzes" in said
+    assert "quiz ch99: name must be a module of servinglab.course.quizzes" in said
     assert "quiz ch01: the page asks ['pot-rate']" in said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.caps import CAPS, binding_caps, running_caps, tokens_held
+from servinglab.metrics.caps import CAPS, binding_caps, running_caps, tokens_held
 
 STEP = sl.AffineStep(0.005, 1e-4, 2e-5, 4e-8)
 ANSWERS = np.random.default_rng(4).geometric(1 / 200, 1500)

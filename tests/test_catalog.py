@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import catalog
-from servinglab.catalog import Model
+from servinglab.hardware import catalog
+from servinglab.hardware.catalog import Model
 
 # Parameters as Hugging Face's weight index counts them; KV bytes a token in 16 bits, 2 · layers · KV heads · head · 2,
 # but (512 + 64) · 61 · 2 for DeepSeek's MLA. Sources: each row's own.
@@ -395,6 +395,6 @@ def test_what_is_not_a_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_importing_reads_no_rows() -> None:
-    code = "import servinglab, servinglab.catalog as c; print(c.builtin.cache_info().currsize)"
+    code = "import servinglab, servinglab.hardware.catalog as c; print(c.builtin.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab import theory
-from servinglab.metrics import percentile
+from servinglab.metrics.percentiles import percentile
 
 RATE_RPS, FIXED_S, PER_REQUEST_S, LIMIT_S = 20, 0.4, 0.02, 1.8
 POT = sl.AffineStep(FIXED_S, PER_REQUEST_S)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import validation
-from servinglab.lengths import LogNormal
+from servinglab.course import quiz
+from servinglab.fidelity import validation
+from servinglab.workload.lengths import LogNormal
 
 # Llama-3.1-8B on an H100, from public configuration files and the vendor's page
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP, WORDS = 32, 4096, 32, 8, 128, 14_336, 128_256
@@ -158,7 +159,7 @@ def test_experts(chapter: str) -> None:
 
 
 def test_speculative_decoding(chapter: str) -> None:
-    from servinglab.speculative import speedup
+    from servinglab.hardware.speculative import speedup
 
     large, small = sl.roofline("qwen3-8b", "h100-sxm"), sl.roofline("qwen3-0.6b", "h100-sxm")
 
@@ -196,7 +197,7 @@ def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> N
 
 
 def test_the_quiz_from_chapter_1_by_hand() -> None:
-    capacity, half, little = sl.quiz.load("ch02")[2:]
+    capacity, half, little = quiz.load("ch02")[2:]
     for v in capacity.variants:
         requests_ms = v.given["tokens"] * (v.given["fixed_ms"] + v.given["slope_ms"] * v.given["batch"])
         assert v.answer * requests_ms / 1e3 == pytest.approx(v.given["batch"], rel=1e-12)  # ρ = 1

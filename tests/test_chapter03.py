@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.lengths import Constant, Geometric, LogNormal, Uniform
-from servinglab.metrics import percentile, weighted_percentile
+from servinglab.course import quiz
+from servinglab.metrics.percentiles import percentile, weighted_percentile
+from servinglab.workload.lengths import Constant, Geometric, LogNormal, Uniform
 
 A_S, B_S, SEATS, MEAN = 0.008, 0.0001, 16, 200
 ENGINE = sl.AffineStep(A_S, B_S)
@@ -219,7 +220,7 @@ def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> N
 
 
 def test_the_quiz_from_earlier_chapters_by_hand() -> None:
-    prefill, load, inside = sl.quiz.load("ch03")[2:]
+    prefill, load, inside = quiz.load("ch03")[2:]
     computing = 0
     for v in prefill.variants:
         operations = 2 * v.given["weights"] * 1e9 * v.given["prompt"]

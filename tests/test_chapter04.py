@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import metrics, quiz
-from servinglab.caps import binding_caps, running_caps
-from servinglab.lengths import Geometric
-from servinglab.validation import recorded
+from servinglab import metrics
+from servinglab.course import quiz
+from servinglab.fidelity.validation import recorded
+from servinglab.metrics.caps import binding_caps, running_caps
+from servinglab.workload.lengths import Geometric
 
 PROMPT, ANSWER = 2000, 500
 KV = sl.kv_cache("llama-3.1-8b", "h100-sxm")

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import intervals, metrics, planning, quiz, theory, widgets, windows
+from servinglab import decide, metrics, theory
+from servinglab.course import explorers, quiz
 from servinglab.grading.notebooks import read_notebook
-from servinglab.lengths import Geometric
-from servinglab.metrics import percentile
+from servinglab.metrics import intervals, windows
+from servinglab.metrics.percentiles import percentile
+from servinglab.workload.lengths import Geometric
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "05_percentiles_and_best_batch"
@@ -51,10 +53,10 @@ def test_four_ways_to_a_p99(chapter: str, laws: dict[int, theory.QueueLaw]) -> N
 
 
 def test_the_formula_by_hand(chapter: str) -> None:
-    assert r"$(20 \cdot 1.6 + 1)/1.4$" in chapter and planning.formula_batch(20, 0.4, 0.02, 2.0).batch_size == 23
+    assert r"$(20 \cdot 1.6 + 1)/1.4$" in chapter and decide.formula_batch(20, 0.4, 0.02, 2.0).batch_size == 23
     assert "first branch gives $1.1/0.02$" in chapter
     for window, size in ((0.5, 55), (1.2, 23)):
-        found = planning.formula_batch(20, 0.4, 0.02, 2.0, window).batch_size
+        found = decide.formula_batch(20, 0.4, 0.02, 2.0, window).batch_size
         assert found == size
         allowed = min(window, (size - 1) / 20) + 0.4 + 0.02 * size
         more = min(window, size / 20) + 0.4 + 0.02 * (size + 1)
@@ -75,35 +77,35 @@ def test_the_window_lies_both_ways(chapter: str) -> None:
 
 def test_the_explorer_says_what_the_chapter_says(chapter: str) -> None:
     assert "At 8 orders a second the two exact ways agree" in chapter
-    says = widgets.promise_view(8, 2.0, 1000).says
+    says = explorers.promise_view(8, 2.0, 1000).says
     assert says[1][1] == says[2][1] != says[0][1]
-    says = widgets.promise_view(24, 2.0, 1000).says
+    says = explorers.promise_view(24, 2.0, 1000).says
     assert "with the queue no batch keeps 2 s" in chapter and says[2][-1] == "no_batch"
     assert "look at what the sample allows" in chapter and says[3][-1] != "no_batch"
-    for rate in widgets.PROMISE_RATES_RPS:  # the largest batch that is right lies on the chart
-        *_, exact, _ = widgets.promise_curves(rate, 1000)
-        assert exact[-1] is not None and exact[-1] > max(widgets.PROMISES_S)
+    for rate in explorers.PROMISE_RATES_RPS:  # the largest batch that is right lies on the chart
+        *_, exact, _ = explorers.promise_curves(rate, 1000)
+        assert exact[-1] is not None and exact[-1] > max(explorers.PROMISES_S)
 
 
 def test_the_explorer_shows_the_laws_numbers() -> None:
-    paper, gathering, exact, sample = widgets.promise_curves(20, 1000)
-    at = widgets.PROMISE_BATCHES.index(17)
+    paper, gathering, exact, sample = explorers.promise_curves(20, 1000)
+    at = explorers.PROMISE_BATCHES.index(17)
     law = theory.static_batching(20, 17, 0.4, 0.02)
     assert exact[at] == pytest.approx(law.latency_quantile(0.99), rel=1e-3)
     assert paper[at] == pytest.approx(16 / 20 + POT(17), rel=1e-3)
     assert gathering[at] == pytest.approx(theory.gather_quantile(0.99, 20, 17) + POT(17), rel=1e-3)
     run = sl.simulate(sl.poisson(20, 1000, seed=1), sl.StaticBatching(17), POT)
     assert sample[at] == pytest.approx(percentile(run.e2e_s, 0.99), rel=1e-3)
-    assert exact[widgets.PROMISE_BATCHES.index(13)] is sample[widgets.PROMISE_BATCHES.index(13)] is None
-    view = widgets.promise_view(20, 2.0, 1000)
+    assert exact[explorers.PROMISE_BATCHES.index(13)] is sample[explorers.PROMISE_BATCHES.index(13)] is None
+    view = explorers.promise_view(20, 2.0, 1000)
     assert view.charts[0].picked == 18 and view.state == "good"
     assert view.says[-1] == ("P99(B = 23) = 2.29 s: ", "misses")
-    assert widgets.promise_view(20, 1.8, 1000).state == "bad"
+    assert explorers.promise_view(20, 1.8, 1000).state == "bad"
 
 
 def test_the_explorer_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVINGLAB_BOOK", "1")
-    assert len(widgets.explore_promise()._repr_html_()) < 200_000
+    assert len(explorers.explore_promise()._repr_html_()) < 200_000
 
 
 def test_how_sure(chapter: str) -> None:
@@ -185,10 +187,10 @@ def test_a_window_that_sees_the_stall(chapter: str) -> None:
 
 def test_the_exercises_answers(chapter: str) -> None:
     assert r"$(10 \cdot 1.6 + 1)/1.2$" in chapter
-    formula = planning.formula_batch(10, 0.4, 0.02, 2.0).batch_size
+    formula = decide.formula_batch(10, 0.4, 0.02, 2.0).batch_size
     kept = [B for B in range(6, formula + 1) if theory.static_batching(10, B, 0.4, 0.02).latency_quantile(0.99) <= 2]
     assert "the same as the truth" in chapter
-    assert max(kept) == planning.gathering_batch(10, 0.4, 0.02, 2.0) < formula
+    assert max(kept) == decide.gathering_batch(10, 0.4, 0.02, 2.0) < formula
 
 
 def test_the_quiz_by_hand() -> None:

@@ -14,13 +14,14 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import quiz, read_run, widgets
-from servinglab.bench import plan, report
-from servinglab.bench.http_command import add_parser
-from servinglab.bench.records import OUTCOMES
-from servinglab.lengths import Geometric, Uniform
-from servinglab.load import Level, find_knee, level_of
-from servinglab.metrics import percentile
+from servinglab import read_run
+from servinglab.cli.bench_http import add_parser
+from servinglab.course import explorers, quiz
+from servinglab.measure.load_test import plan, report
+from servinglab.measure.load_test.records import OUTCOMES
+from servinglab.metrics.knee import Level, find_knee, level_of
+from servinglab.metrics.percentiles import percentile
+from servinglab.workload.lengths import Geometric, Uniform
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = sl.AffineStep(fixed_s=0.010, per_request_s=0.0005, per_prefill_token_s=0.00005)
@@ -69,16 +70,16 @@ def test_the_service_by_hand(chapter: str) -> None:
     assert cost_s == pytest.approx(0.025 + 0.175) == pytest.approx(0.2)
     assert "a step of 35.5 ms for the prompt and the first token, and 99 of 10.5 ms" in chapter
     assert (1e3 * STEP(1, 500), 1e3 * STEP(1)) == pytest.approx((35.5, 10.5))
-    most, alone = widgets.load_limits()
+    most, alone = explorers.load_limits()
     assert (most, alone) == pytest.approx((5, 0.0355 + 99 * 0.0105))
-    assert (widgets.SERVICE, widgets.SERVICE_STEP) == (ENGINE, STEP), "the explorer's service is the chapter's"
-    assert {"prompt_tokens": widgets.PROMPT, "output_tokens": widgets.ANSWER} == LENGTHS
+    assert (explorers.SERVICE, explorers.SERVICE_STEP) == (ENGINE, STEP), "the explorer's service is the chapter's"
+    assert {"prompt_tokens": explorers.PROMPT, "output_tokens": explorers.ANSWER} == LENGTHS
 
 
 def test_closed_and_open(chapter: str) -> None:
     assert "rise gently from 1.6 s to 2.4 s at 5 requests per second; 16 and 32 clients stand straight above" in chapter
     assert "at 4.3 and 7.6 s" in chapter
-    closed = {n: widgets.closed_level(n, 0) for n in (1, 8, 16, 32)}
+    closed = {n: explorers.closed_level(n, 0) for n in (1, 8, 16, 32)}
     tails = [round(level.percentile(0.99), 1) for level in closed.values()]
     assert tails == [1.6, 2.4, 4.3, 7.6]
     assert all(closed[n].throughput_rps == pytest.approx(5, abs=0.02) for n in (8, 16, 32))
@@ -88,7 +89,7 @@ def test_closed_and_open(chapter: str) -> None:
     assert (round(_open(4).percentile(0.99), 1), round(at_4_5)) == (3.8, 6)
     assert "another seed moves it by some tenths" in chapter
     assert 0.05 < max(abs(_open(4.5, seed).percentile(0.99) - at_4_5) for seed in (1, 2)) < 1
-    assert _open(2).percentile(0.99) < 1.25 * widgets.closed_level(2, 0).percentile(0.99)
+    assert _open(2).percentile(0.99) < 1.25 * explorers.closed_level(2, 0).percentile(0.99)
     assert "Eight clients on eight seats don't queue" in chapter
     run = _serve(sl.closed_loop(8, 2000, seed=1, **LENGTHS))
     assert run.wait_s.max() < 2 * STEP(8, 2048), "they wait for a step to end, and at first for each other's prompts"
@@ -97,10 +98,10 @@ def test_closed_and_open(chapter: str) -> None:
 def test_the_bounds(chapter: str) -> None:
     assert "Throughput lies below its two bounds and touches 5 per second from 8 clients without" in chapter
     assert "from some 64 clients with the pause" in chapter
-    most, alone = widgets.load_limits()
+    most, alone = explorers.load_limits()
     for think, full in ((0, 8), (10, 64)):
-        for n in widgets.CLIENTS:
-            level = widgets.closed_level(n, think)
+        for n in explorers.CLIENTS:
+            level = explorers.closed_level(n, think)
             mean = float(level.latency_s.mean())
             noise = 4 / math.sqrt(len(level.latency_s))  # of the pauses' mean, above all
             assert level.throughput_rps * (mean + think) == pytest.approx(n, rel=0.01 + noise)
@@ -108,7 +109,7 @@ def test_the_bounds(chapter: str) -> None:
             assert mean > (0.99 - noise) * max(alone, n / most - think)
             assert (level.throughput_rps > 0.98 * most) == (n >= full)
     assert "Around it the real curve lies below both" in chapter
-    assert widgets.closed_level(5, 0).throughput_rps < 0.8 * 5 / alone
+    assert explorers.closed_level(5, 0).throughput_rps < 0.8 * 5 / alone
 
 
 def test_omission(chapter: str) -> None:
@@ -153,7 +154,7 @@ def test_cuts(chapter: str) -> None:
 
 
 def test_the_knees(chapter: str, minute: list[Level]) -> None:
-    doubling = find_knee([widgets.closed_level(n, 0) for n in (1, 2, 4, 8, 16, 32)])
+    doubling = find_knee([explorers.closed_level(n, 0) for n in (1, 2, 4, 8, 16, 32)])
     assert "From 8 to 16 throughput stays where it is and latency doubles" in chapter
     assert (doubling.load, doubling.low, doubling.high) == (8, 8, 8)
     short, long = find_knee(minute), find_knee(_ramp(600))

@@ -20,8 +20,13 @@ import pytest
 import servinglab as sl
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import _engine_options, _output, _progress, _workload_options, cli, lengths
+from servinglab.base import files as _output
+from servinglab.cli import engine_options, workload_options
+from servinglab.cli import main as cli
+from servinglab.cli import progress as _progress
 from servinglab.grading import cli as grading_cli
+from servinglab.result import save
+from servinglab.workload import lengths
 
 ORDERS = ["simulate", "--poisson", "20", "--n", "50", "--seed", "1"]
 TRACE = (
@@ -146,7 +151,7 @@ def test_schedulers(run, served, words, scheduler):
 
 def test_step_time_and_pots(run, served):
     run(*ORDERS, "--quiet")
-    assert served[-1][2:4] == (sl.AffineStep(**_engine_options.STEP_TIME), 1)
+    assert served[-1][2:4] == (sl.AffineStep(**engine_options.STEP_TIME), 1)
     run(*ORDERS, "--quiet", "--fixed-s", "0.4", "--per-request-s", "0.02", "--pots", "3")
     assert served[-1][2:4] == (sl.AffineStep(0.4, 0.02), 3)
     run(*ORDERS, "--quiet", "--fixed-s", "0", "--per-request-s", "0.02", "--pots", "endless")
@@ -187,13 +192,13 @@ def test_every_command_has_its_help(run, words):
 
 
 def test_default_step_time_follows_from_what_is_said_about_it():
-    source = _engine_options.STEP_TIME_SOURCE
+    source = engine_options.STEP_TIME_SOURCE
     assert all(text in source for text in ("16.06 GB", "131,072 B", "80 % of 3.35 TB/s", "16.06 GFLOP", "50 % of 989"))
     bandwidth, compute = 0.8 * 3.35e12, 0.5 * 989e12
-    assert _engine_options.STEP_TIME["fixed_s"] == pytest.approx(16.06e9 / bandwidth, rel=0.02)
-    assert _engine_options.STEP_TIME["per_kv_token_s"] == pytest.approx(131_072 / bandwidth, rel=0.02)
-    assert _engine_options.STEP_TIME["per_request_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
-    assert _engine_options.STEP_TIME["per_prefill_token_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
+    assert engine_options.STEP_TIME["fixed_s"] == pytest.approx(16.06e9 / bandwidth, rel=0.02)
+    assert engine_options.STEP_TIME["per_kv_token_s"] == pytest.approx(131_072 / bandwidth, rel=0.02)
+    assert engine_options.STEP_TIME["per_request_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
+    assert engine_options.STEP_TIME["per_prefill_token_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
 
 
 def test_defaults_are_named_and_what_was_given_is_not(run):
@@ -204,7 +209,7 @@ def test_defaults_are_named_and_what_was_given_is_not(run):
         "--service-scale 1", "--fixed-s 0.006", "--per-request-s 3.2e-05", "--per-prefill-token-s 3.2e-05",
         "--per-kv-token-s 4.9e-08", "--max-num-batched-tokens unlimited", "--kv-blocks unlimited",
     }  # fmt: skip
-    assert _engine_options.STEP_TIME_SOURCE in out
+    assert engine_options.STEP_TIME_SOURCE in out
     everything = (
         "--scheduler static --batch-size 5 --last partial --fixed-s 0.4 --pots 1 --prompt-tokens 0 "
         "--output-tokens 1 --service-scale 1"
@@ -234,7 +239,7 @@ def test_help_and_version(run):
     assert status == 0
     assert all(command in out for command in ("simulate", "data", "check", "grade"))
     status, out, _ = run("simulate", "--help")
-    assert " ".join(_engine_options.STEP_TIME_SOURCE.split()) in " ".join(out.split())
+    assert " ".join(engine_options.STEP_TIME_SOURCE.split()) in " ".join(out.split())
 
 
 # Models, memory and the engine's settings
@@ -402,7 +407,7 @@ def test_the_summary_tells_of_memory(run):
     result = sl.simulate(
         sl.poisson(20, 50, 1, 60, lengths.Geometric(90)),
         sl.ContinuousBatching(256, max_model_len=400),
-        sl.AffineStep(**_engine_options.STEP_TIME),
+        sl.AffineStep(**engine_options.STEP_TIME),
         kv=sl.Blocks(40),
     )
     lines = {line.split()[0]: line for line in out.splitlines() if line}
@@ -578,7 +583,7 @@ def test_compare(run, saved):
 
 
 def test_compare_names_another_version(run, saved, monkeypatch):
-    monkeypatch.setattr(sl, "__version__", "9.9")
+    monkeypatch.setattr(save, "__version__", "9.9")
     status, out, err = run("compare", *saved)
     assert status == 0
     lines = err.splitlines()
@@ -616,7 +621,7 @@ def test_a_trace_and_its_summary(run, trace):
     status, out, err = run("simulate", trace, "--slo", "ttft_s=2,tpot_s=0.1")
     assert (status, err) == (0, "")
     assert "3 requests over 4.3 s" in out
-    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
+    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**engine_options.STEP_TIME))
     assert str(result.summary({"ttft_s": 2, "tpot_s": 0.1})) in out
 
 
@@ -640,7 +645,7 @@ def test_quiet(run, trace, tmp_path):
 def test_every_request_to_csv_and_parquet(run, trace, tmp_path):
     import pyarrow.parquet
 
-    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
+    result = sl.simulate(sl.read_trace(trace), sl.ContinuousBatching(256), sl.AffineStep(**engine_options.STEP_TIME))
     for name in ("r.csv", "r.parquet"):
         status, out, _ = run("simulate", trace, "--out", tmp_path / name)
         assert status == 0
@@ -669,11 +674,11 @@ def test_json(run, tmp_path):
     report = strict(file.read_text())
     assert report["workload"]["requests"] == 50
     assert report["scheduler"] == {"kind": "ContinuousBatching", **vars(sl.ContinuousBatching(256))}
-    assert report["step_time"] == {"kind": "AffineStep", **_engine_options.STEP_TIME}
+    assert report["step_time"] == {"kind": "AffineStep", **engine_options.STEP_TIME}
     assert report["kv"] is report["roofline"] is None
     assert report["interrupted"] is False
     assert report["defaults_used"]["pots"] == 1
-    result = sl.simulate(sl.poisson(20, 50, 1), sl.ContinuousBatching(256), sl.AffineStep(**_engine_options.STEP_TIME))
+    result = sl.simulate(sl.poisson(20, 50, 1), sl.ContinuousBatching(256), sl.AffineStep(**engine_options.STEP_TIME))
     assert report["summary"] == result.summary({"e2e_s": 1}).to_dict()
     status, out, _ = run(*ORDERS, "--quiet", "--json", "-")
     assert status == 0
@@ -1079,7 +1084,7 @@ def test_ctrl_c_while_reading_or_writing(run, monkeypatch, tmp_path, trace):
     monkeypatch.setattr(sl.Result, "to_csv", stop)
     assert run(*ORDERS, "--quiet", "--out", file) == (130, "", f"servinglab: interrupted before {file} was written\n")
     assert list(tmp_path.iterdir()) == [trace]
-    monkeypatch.setattr(_workload_options, "read_trace", stop)
+    monkeypatch.setattr(workload_options, "read_trace", stop)
     assert run("simulate", trace) == (130, "", "servinglab: interrupted\n")
 
 
@@ -1152,7 +1157,7 @@ def test_python_m_servinglab():
 def test_defaults_keep_the_machine_stable_at_the_hours_load():
     """The default step time can carry more than the real hour's 5.53 requests/s of 1,155 and 211 tokens."""
     prompt, output = 1155, 211
-    s = _engine_options.STEP_TIME
+    s = engine_options.STEP_TIME
     held = prompt + output / 2
     per_token = s["fixed_s"] / cli.MAX_NUM_SEQS + s["per_request_s"] + s["per_kv_token_s"] * held
     most_rps = 1 / (prompt * s["per_prefill_token_s"] + output * per_token)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab import theory
-from servinglab.intervals import percentile_interval
-from servinglab.metrics import percentile
+from servinglab.metrics.intervals import percentile_interval
+from servinglab.metrics.percentiles import percentile
 
 RATE, FIXED, PER_REQUEST, SLO = 20, 0.4, 0.02, 1.8
 POT = sl.AffineStep(fixed_s=FIXED, per_request_s=PER_REQUEST)

@@ -12,8 +12,9 @@ import pytest
 import servinglab as sl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servinglab import _kernel, _rules_kernel, driver, token_reference
-from servinglab.result import NEVER
+from servinglab import _kernel, _rules_kernel, token_reference
+from servinglab.engine import clock
+from servinglab.workload.outcomes import NEVER
 
 TOKENS = st.integers(1, 12)
 
@@ -427,7 +428,7 @@ ENGINES = {
 @pytest.mark.parametrize("scheduler", ENGINES.values(), ids=ENGINES)
 def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch, scheduler, serve):
     monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 64)
-    monkeypatch.setattr(driver, "_REPORT_ROWS", 64)
+    monkeypatch.setattr(clock, "_REPORT_ROWS", 64)
     work = sl.poisson(1.0, 1000, seed=1, prompt_tokens=3)
     seen = []
 

@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict
 
 import pytest
-from servinglab import explorer, widgets
-from servinglab.explorer import Chart, Curve, Rule, Slider, View, explore
-from servinglab.kv_cache import kv_cache
-from servinglab.roofline import roofline
+from servinglab.course import explorer, explorers
+from servinglab.course.explorer import Chart, Curve, Rule, Slider, View, explore
+from servinglab.hardware.memory import kv_cache
+from servinglab.hardware.roofline import roofline
 
 STOPS = ((10, 20), (0.4,), (0.02,), (10, 15, 20), (1.8, 2.2))
 START = (20, 0.4, 0.02, 15, 1.8)
@@ -43,9 +43,9 @@ def test_a_page_holds_the_view_of_every_setting() -> None:
 
 @pytest.mark.usefixtures("in_book")
 def test_what_a_slider_does_not_change_is_stored_once() -> None:
-    page = widgets.explore_batch(*STOPS, start=START)
+    page = explorers.explore_batch(*STOPS, start=START)
     throughput, latency = page.data["view"]["charts"]
-    assert throughput["curves"][0]["y"] == list(widgets.batch_curves(*START[:3], STOPS[3])[0])
+    assert throughput["curves"][0]["y"] == list(explorers.batch_curves(*START[:3], STOPS[3])[0])
     p99 = latency["curves"][1]["y"]
     assert p99["$on"] == [0]  # of the five sliders only λ has two stops and moves the curve
     assert p99["$of"][p99["$at"][1]][0] is None  # at λ = 20, B = 10 the line grows without end
@@ -53,7 +53,7 @@ def test_what_a_slider_does_not_change_is_stored_once() -> None:
 
 @pytest.mark.usefixtures("in_book")
 def test_the_default_explorer_is_small() -> None:
-    assert len(widgets.explore_batch()._repr_html_()) < 100_000
+    assert len(explorers.explore_batch()._repr_html_()) < 100_000
 
 
 @pytest.mark.usefixtures("in_book")
@@ -65,9 +65,9 @@ def test_too_large_a_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="start must be on the sliders; got batch = 11"):
-        widgets.explore_batch(*STOPS, start=(20, 0.4, 0.02, 11, 1.8))
+        explorers.explore_batch(*STOPS, start=(20, 0.4, 0.02, 11, 1.8))
     with pytest.raises(ValueError, match="start must hold five numbers"):
-        widgets.explore_batch(*STOPS, start=(20, 0.4))
+        explorers.explore_batch(*STOPS, start=(20, 0.4))
     with pytest.raises(ValueError, match="style must be one of"):
         Curve("a", [1], [1], "red")
     with pytest.raises(ValueError, match="style must be one of"):
@@ -105,46 +105,48 @@ def test_axes_are_drawn_as_the_chart_says() -> None:
 
 def test_the_step_explorer_shows_the_roofline_s_numbers() -> None:
     step = roofline("qwen3-30b-a3b", "h100-sxm")
-    memory_ms, compute_ms, step_ms, tokens_s = widgets.step_curves("30B-A3B · H100", 2048, (1, 64))
+    memory_ms, compute_ms, step_ms, tokens_s = explorers.step_curves("30B-A3B · H100", 2048, (1, 64))
     parts = step.parts(64, 0, 64 * 2048)
     assert memory_ms[1] == pytest.approx(1e3 * (parts.memory_s + 0.001), rel=1e-3)
     assert compute_ms[1] == pytest.approx(1e3 * (parts.compute_s + 0.001), rel=1e-3)
     assert tokens_s[1] == pytest.approx(64e3 / step_ms[1], rel=1e-3) == pytest.approx(64 / parts.seconds, rel=1e-3)
     room = kv_cache("llama-3.1-8b", "h100-sxm").max_requests(4096)
     for batch, state in ((64, "good"), (128, "bad")):
-        view = widgets.step_view("8B · H100", batch, 4096, (1, 64, 128))
+        view = explorers.step_view("8B · H100", batch, 4096, (1, 64, 128))
         assert view.state == state == ("good" if batch <= room else "bad")
         assert view.says[-1] == ("kv_room", f" {room}: ", "fits" if batch <= room else "fits_not")
 
 
 def test_the_memory_explorer_shows_the_budget_s_numbers() -> None:
     cache = kv_cache("llama-3.1-8b", "l40s", gpu_memory_utilization=0.8, kv_dtype="fp8", weight_dtype="bf16")
-    view = widgets.memory_view("L40S", "Llama-3.1-8B", "bf16", "fp8", 0.8, 5000)
-    at = widgets.LENGTHS.index(5000)
+    view = explorers.memory_view("L40S", "Llama-3.1-8B", "bf16", "fp8", 0.8, 5000)
+    at = explorers.LENGTHS.index(5000)
     assert view.charts[0].curves[2].y[at] == cache.max_requests(5000)
     assert view.says[2] == ("for_kv", f" {cache.kv_gib:.1f} GiB")
-    full = widgets.memory_view("RTX 4090", "Qwen3-32B", "bf16", "bf16", 0.9, 500)
+    full = explorers.memory_view("RTX 4090", "Qwen3-32B", "bf16", "bf16", 0.9, 500)
     assert full.state == "bad" and full.says[2] == ("nothing_left",)
 
 
 @pytest.mark.usefixtures("in_book")
 def test_the_memory_explorer_is_small() -> None:
-    assert len(widgets.explore_memory()._repr_html_()) < 200_000
+    assert len(explorers.explore_memory()._repr_html_()) < 200_000
 
 
 def test_the_load_explorer_keeps_to_the_closed_loop_s_laws() -> None:
-    most, alone = widgets.load_limits()
-    view = widgets.load_view(32, 10, 6)
+    most, alone = explorers.load_limits()
+    view = explorers.load_view(32, 10, 6)
     bound, throughput = view.charts[0].curves
     assert bound.y[-1] == most == pytest.approx(5)
     for n, ceiling, x, floor, mean in zip(
-        widgets.CLIENTS, bound.y, throughput.y, view.charts[1].curves[0].y, view.charts[1].curves[1].y, strict=True
+        explorers.CLIENTS, bound.y, throughput.y, view.charts[1].curves[0].y, view.charts[1].curves[1].y, strict=True
     ):
         assert x <= 1.02 * ceiling and mean >= 0.98 * floor >= 0.98 * alone * 0.999
         assert x * (mean + 10) == pytest.approx(n, rel=0.05), "the interactive response law"
-    assert view.charts[2].curves[1].y[-1] > 100 * widgets.closed_level(8, 0).percentile(0.99), "6/s is beyond capacity"
+    assert view.charts[2].curves[1].y[-1] > 100 * explorers.closed_level(8, 0).percentile(0.99), (
+        "6/s is beyond capacity"
+    )
 
 
 @pytest.mark.usefixtures("in_book")
 def test_the_load_explorer_is_small() -> None:
-    assert len(widgets.explore_load()._repr_html_()) < 50_000
+    assert len(explorers.explore_load()._repr_html_()) < 50_000

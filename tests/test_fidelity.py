@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import validation
-from servinglab.lengths import LogNormal
-from servinglab.measured_runs import MeasuredRun, SeveralEngines, read_vllm_run, relative_errors
-from servinglab.published_points import Point, closed_loop_point, fit_capped
-from servinglab.run_fit import COEFFICIENTS, carry, fit_run, replay, roofline_start, step_of
+from servinglab.fidelity import validation
+from servinglab.fidelity.published_points import Point, closed_loop_point, fit_capped
+from servinglab.measure.calibration.run_fit import COEFFICIENTS, carry, fit_run, replay, roofline_start, step_of
+from servinglab.measure.readers.vllm_run import MeasuredRun, SeveralEngines, read_vllm_run, relative_errors
+from servinglab.workload.lengths import LogNormal
 
 RULES = sl.ContinuousBatching(48, 2048)
 TRUE = dict(zip(COEFFICIENTS, (0.002, 0.010, 5e-5, 4e-5, 8e-8), strict=True))

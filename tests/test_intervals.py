@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from servinglab import theory
-from servinglab.intervals import (
+from servinglab.metrics.intervals import (
     batch_means,
     independent_percentile_interval,
     percentile_interval,

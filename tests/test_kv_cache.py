@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import catalog
-from servinglab.catalog import GIB, Model
-from servinglab.kv_cache import kv_cache, measured_other, num_blocks
+from servinglab.hardware import catalog
+from servinglab.hardware.catalog import GIB, Model
+from servinglab.hardware.memory import kv_cache, measured_other, num_blocks
 
 HALF = 0.005  # a log prints GiB and ratios with two decimals
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab.lengths import Constant, Empirical, Exponential, Geometric, LogNormal, Uniform
+from servinglab.workload.lengths import Constant, Empirical, Exponential, Geometric, LogNormal, Uniform
 
 # four standard errors: a right law fails once in 16,000 seeds, and the seeds here are fixed
 SIGMAS = 4.0

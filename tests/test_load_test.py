@@ -22,12 +22,12 @@ import aiohttp
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
-from servinglab.bench.prompts import Prompts
-from servinglab.bench.records import OUTCOMES, Record, read_records, record_of, to_result
-from servinglab.bench.report import SCHEMA, LoadTest, make_report, read_load_test
-from servinglab.bench.run import Setup, run_load_test
-from servinglab.bench.server import get, kept
+from servinglab.measure.load_test.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
+from servinglab.measure.load_test.prompts import Prompts
+from servinglab.measure.load_test.records import OUTCOMES, Record, read_records, record_of, to_result
+from servinglab.measure.load_test.report import SCHEMA, LoadTest, make_report, read_load_test
+from servinglab.measure.load_test.run import Setup, run_load_test
+from servinglab.measure.load_test.server_facts import get, kept
 from streaming_server import StreamingServer
 
 # What each fault of the server must be called. Requests ask for 1, 2, ... tokens, and so choose theirs.
@@ -106,7 +106,7 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
 
 
 def test_a_servers_own_reasons_to_finish_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from servinglab.cli import main
+    from servinglab.cli.main import main
 
     with StreamingServer(faults=lambda body: ("soup", "no_reason")[body["max_tokens"] % 2]) as server:
         assert run_load_test(tmp_path / "a", setup(server, finish_reasons=["Soup"]), [orders(2, 3)], workers=1)
@@ -226,7 +226,7 @@ def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) ->
         with pytest.raises(ValueError, match="another plan"):
             run_load_test(folder, setup(server), [orders(1)], workers=1)
 
-        from servinglab.cli import main
+        from servinglab.cli.main import main
 
         assert main(["bench", "http", "--resume", str(folder), "--quiet"]) == 0
         assert len(server.bodies) <= 40 + len(had) - len(done)  # nothing that was done is sent again
@@ -244,7 +244,7 @@ def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) ->
 
 
 def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from servinglab.cli import main
+    from servinglab.cli.main import main
 
     folder = tmp_path / "ramp"
     with StreamingServer(gap_s=0.002) as server:
@@ -291,7 +291,7 @@ def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from servinglab.cli import main
+    from servinglab.cli.main import main
 
     assert main(["bench", "http", *words]) == 2
     _, err = capsys.readouterr()
@@ -300,7 +300,7 @@ def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.
 
 
 def test_an_answer_may_name_seconds_or_a_date_to_wait_until() -> None:
-    from servinglab.bench.worker import _retry_after_s
+    from servinglab.measure.load_test.worker import _retry_after_s
 
     assert _retry_after_s("7") == 7.0
     assert _retry_after_s(formatdate(time.time() + 90, usegmt=True)) == pytest.approx(90, abs=30)
@@ -322,7 +322,7 @@ def test_an_answer_may_name_seconds_or_a_date_to_wait_until() -> None:
 def test_what_the_connection_raises_has_a_name(raised: Exception, status: int | None, outcome: str) -> None:
     from types import SimpleNamespace
 
-    from servinglab.bench.worker import _fault
+    from servinglab.measure.load_test.worker import _fault
 
     if isinstance(raised, aiohttp.ClientConnectorError):
         key = SimpleNamespace(host="x", port=1, ssl=True)
@@ -335,7 +335,7 @@ def test_what_the_connection_raises_has_a_name(raised: Exception, status: int | 
 
 def planned(*words: str) -> list[Stage]:
     """The plan of a command line."""
-    from servinglab.bench.http_command import _stages, add_parser
+    from servinglab.cli.bench_http import _stages, add_parser
 
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(), argparse.ArgumentParser)
@@ -629,8 +629,8 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 
 
 def test_show_reads_other_tools_files_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from servinglab.bench.vllm_bench import vllm_bench_fields
-    from servinglab.cli import main
+    from servinglab.cli.main import main
+    from servinglab.measure.load_test.vllm_fields import vllm_bench_fields
 
     (fields,) = vllm_bench_fields(made_run(*(record(k, float(k)) for k in range(5)))).values()
     file = tmp_path / "vllm.json"
@@ -650,7 +650,7 @@ def test_show_reads_other_tools_files_too(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_tokenizer_file_counts(tmp_path: Path) -> None:
-    from servinglab.bench.tokens import token_ends
+    from servinglab.measure.load_test.tokens import token_ends
 
     tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers isn't installed")
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"soup": 0, "salad": 1, "?": 2}, unk_token="?"))

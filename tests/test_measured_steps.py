@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab.measured_steps import COEFFICIENTS, TabulatedStep, fit_step_time
+from servinglab.hardware.roofline import roofline
 from servinglab.reference import reference
-from servinglab.roofline import roofline
-from servinglab.schedulers import ContinuousBatching
-from servinglab.step_time import AffineStep
-from servinglab.workload import poisson
+from servinglab.scheduling.schedulers import ContinuousBatching
+from servinglab.step_time.affine import AffineStep
+from servinglab.step_time.fit import COEFFICIENTS, TabulatedStep, fit_step_time
+from servinglab.workload.arrival_laws import poisson
 
 TRUE = AffineStep(fixed_s=0.006, per_request_s=5e-5, per_prefill_token_s=2e-5, per_kv_token_s=4e-8)
 

@@ -13,16 +13,13 @@ import pytest
 import servinglab as sl
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import metrics
-from servinglab.lengths import Geometric
-from servinglab.metrics import (
-    good_requests,
-    little,
-    percentile,
-    summarize,
-    weighted_percentile,
-)
-from servinglab.result import NEVER
+from servinglab.base.text import show_number
+from servinglab.metrics.littles_law import little
+from servinglab.metrics.percentiles import percentile, weighted_percentile
+from servinglab.metrics.slo import good_requests
+from servinglab.metrics.summary import summarize
+from servinglab.workload.lengths import Geometric
+from servinglab.workload.outcomes import NEVER
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 PERCENTS = st.integers(1, 100)
@@ -347,7 +344,7 @@ def test_to_dict_is_plain_and_marks_the_undefined() -> None:
     ],
 )
 def test_four_digits(x: float, shown: str) -> None:
-    assert metrics.show_number(x) == shown
+    assert show_number(x) == shown
 
 
 # Memory

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench.other_tools import read_measured_run
+from servinglab.measure.readers.other_tools import read_measured_run
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_bytes_that_are_no_text_and_an_unknown_since(tmp_path: Path) -> None:
 
 
 def test_our_own_vllm_names_are_read_back_as_the_same_run(tmp_path: Path) -> None:
-    from servinglab.bench.records import to_result
-    from servinglab.bench.vllm_bench import vllm_bench_fields
+    from servinglab.measure.load_test.records import to_result
+    from servinglab.measure.load_test.vllm_fields import vllm_bench_fields
     from test_load_test import made_run, record
 
     rows = [record(k, float(k), None if k == 3 else 1.0 + 0.1 * k) for k in range(6)]

@@ -10,8 +10,9 @@ import pytest
 import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servinglab.engine_traces import differences, read_engine_trace
-from servinglab.paged import BlockPool, PagedScheduler, Sequence, prefix_keys
+from servinglab.scheduling.blocks import BlockPool, prefix_keys
+from servinglab.scheduling.recorded import differences, read_engine_trace
+from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
 
 with gzip.open(Path(__file__).parent / "data" / "vllm_traces.jsonl.gz", "rt", encoding="utf-8") as lines:
     SHIPPED = [json.loads(line) for line in lines]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from servinglab import explorer, quiz
-from servinglab._web import strings
+from servinglab.course import explorer, quiz
+from servinglab.web import strings
 from test_book import build_small_book
 
 FLAGS = [

@@ -14,11 +14,13 @@ import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servinglab import theory
-from servinglab._grid_search import Axis, search
-from servinglab.lengths import Geometric, LogNormal
-from servinglab.metrics import percentile
-from servinglab.planning import BestBatch, SearchInterrupted, best_batch, formula_batch, gathering_batch
-from servinglab.token_reference import Blocks
+from servinglab.decide.answer import BestBatch
+from servinglab.decide.formulas import formula_batch, gathering_batch
+from servinglab.decide.grid_search import Axis, search
+from servinglab.decide.search import SearchInterrupted, best_batch
+from servinglab.metrics.percentiles import percentile
+from servinglab.scheduling.blocks import Blocks
+from servinglab.workload.lengths import Geometric, LogNormal
 
 POT = sl.AffineStep(0.4, 0.02)
 CHIP = sl.AffineStep(6e-3, 32e-6, 32e-6, 49e-9)

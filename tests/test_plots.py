@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import metrics, plots, widgets
+from servinglab import metrics, plots
+from servinglab.course import explorers
 
 POT = sl.AffineStep(fixed_s=0.4, per_request_s=0.02)
 STEPS = [2, 1, 6, 1, 3, 1, 5, 2, 1, 4, 1]  # eleven orders: the last batch of four stays incomplete
@@ -170,7 +171,7 @@ def test_kitchen_refuses_what_it_cannot_show(results, message: str) -> None:
 
 def test_explorer_data_are_what_a_long_run_gives() -> None:
     sizes = (10, 16, 20, 28)
-    _, p99, _ = widgets.batch_curves(20, 0.4, 0.02, sizes)
+    _, p99, _ = explorers.batch_curves(20, 0.4, 0.02, sizes)
     assert p99[0] is None
     orders = sl.poisson(20, 400_000, seed=7)
     for size, exact in zip(sizes[1:], p99[1:], strict=True):
@@ -198,7 +199,7 @@ def test_a_curve_of_latencies_ends_below_one_where_some_are_endless() -> None:
 
 
 def test_a_ramp_marks_its_knee_only_where_it_has_one() -> None:
-    from servinglab.load import Level, find_knee
+    from servinglab.metrics.knee import Level, find_knee
 
     def level(load: float, latency_s: float) -> Level:
         times = np.arange(0, 50, latency_s / load)

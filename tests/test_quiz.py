@@ -7,8 +7,8 @@ import pkgutil
 from fractions import Fraction
 
 import pytest
-from servinglab import quiz, quizzes
-from servinglab.quiz import Grade, Question, Variant
+from servinglab.course import quiz, quizzes
+from servinglab.course.quiz import Grade, Question, Variant
 
 NAMES = [module.name for module in pkgutil.iter_modules(quizzes.__path__)]
 QUESTIONS = [(name, question) for name in NAMES for question in quiz.load(name)]

@@ -14,7 +14,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import _engine_options, cli, metrics
+from servinglab import metrics
+from servinglab.cli import engine_options
+from servinglab.cli import main as cli
 
 REQUESTS = 19_366
 FILE = "AzureLLMInferenceTrace_conv.csv"
@@ -104,7 +106,7 @@ def test_one_machine_does_one_step_at_a_time(hour):
     assert set(log.pot) == {0}
     assert (log.start_ns[1:] >= log.end_ns[:-1]).all()
     assert log.running.max() <= cli.MAX_NUM_SEQS
-    step = sl.AffineStep(**_engine_options.STEP_TIME)
+    step = sl.AffineStep(**engine_options.STEP_TIME)
     singles = result.steps()
     prices = [
         step.step_ns(n, prefill, kv)

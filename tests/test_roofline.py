@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab import catalog
-from servinglab.catalog import Model
-from servinglab.roofline import Roofline, roofline
-from servinglab.step_time import AffineStep
+from servinglab.hardware import catalog
+from servinglab.hardware.catalog import Model
+from servinglab.hardware.roofline import Roofline, roofline
+from servinglab.step_time.affine import AffineStep
 
 IDEAL: dict[str, Any] = dict(bandwidth_efficiency=1, compute_efficiency=1, overhead_s=0)
 

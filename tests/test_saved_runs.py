@@ -10,9 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import catalog, saved_runs
-from servinglab.lengths import Geometric
-from servinglab.result import Segments
+from servinglab.hardware import catalog
+from servinglab.result import save
+from servinglab.result.log import Segments
+from servinglab.workload.lengths import Geometric
 
 CHAT = sl.poisson(40, 200, seed=3, prompt_tokens=60, output_tokens=Geometric(90))
 STEP = sl.AffineStep(0.01, 1e-4, 1e-5, 1e-8)
@@ -147,8 +148,8 @@ def test_a_file_is_small(file):
     """A column of a million equal numbers costs next to nothing."""
     run = preempting()
     sl.save_run(run, file)
-    held = sum(getattr(run, name).nbytes for name in saved_runs._REQUESTS)
-    held += sum(getattr(run.segments, name).nbytes for name in saved_runs._SEGMENTS)
+    held = sum(getattr(run, name).nbytes for name in save._REQUESTS)
+    held += sum(getattr(run.segments, name).nbytes for name in save._SEGMENTS)
     assert file.stat().st_size < held / 2
 
 

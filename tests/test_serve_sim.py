@@ -21,7 +21,7 @@ import pytest
 import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servinglab.paged import PagedScheduler, Sequence
+from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
 from servinglab.sim_server import fields, serve
 from servinglab.sim_server.api import Ask, count_text, prefix_key
 from servinglab.sim_server.faults import Faults, parse_fault
@@ -460,7 +460,7 @@ def test_every_field_is_done_or_refused_or_told_to_be_ignored(plain):
 
 
 def test_the_command_tells_what_it_honours(capsys):
-    from servinglab.cli import main
+    from servinglab.cli.main import main
 
     with pytest.raises(SystemExit):
         main(["serve-sim", "--help"])
@@ -829,7 +829,7 @@ def test_the_command_serves_until_it_is_told_to_end_and_lets_answers_end_first()
 
 
 def test_the_command_says_in_one_line_what_is_wrong(plain, capsys):
-    from servinglab.cli import main
+    from servinglab.cli.main import main
 
     for words, message in [
         (["--port", str(plain.port)], "in use"),
@@ -855,7 +855,7 @@ def limited(soft, hard, *words):
     script = f"""if True:
         import resource, sys
         resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-        from servinglab.cli import main
+        from servinglab.cli.main import main
         sys.exit(main(["serve-sim", "--port", "0", *sys.argv[1:]]))"""
     command = [sys.executable, "-c", script, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from servinglab.roofline import roofline
-from servinglab.speculative import expected_tokens, speedup, verify_s
+from servinglab.hardware.roofline import roofline
+from servinglab.hardware.speculative import expected_tokens, speedup, verify_s
 
 IDEAL = {"bandwidth_efficiency": 1, "compute_efficiency": 1, "overhead_s": 0}
 STEP = roofline("llama-3.1-8b", "h100-sxm", **IDEAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.step_timeline import step_states, step_timeline
+from servinglab.plots.steps import step_states, step_timeline
 
 STEP = sl.AffineStep(0.02, 0.002, 0.0005)
 SCHEDULERS = {

@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench.calibration import calibrate, calibration_loads, predict_loads, prediction_table
-from servinglab.bench.stepped import EngineDiffers, Taken, serve_stepped
-from servinglab.cli import main
-from servinglab.lengths import Geometric, LogNormal
-from servinglab.paged import PagedScheduler, Sequence
+from servinglab.cli.main import main
+from servinglab.measure.calibration.steps import calibrate, prediction_table
+from servinglab.measure.engines.predicted_loads import calibration_loads, predict_loads
+from servinglab.measure.engines.stepped import EngineDiffers, Taken, serve_stepped
+from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
 from servinglab.token_reference import price_ns
+from servinglab.workload.lengths import Geometric, LogNormal
 
 TRUTH = sl.AffineStep(1e-3, 1e-4, 2e-5, 1e-7)
 LENGTHS: dict[str, Any] = {"prompt_tokens": LogNormal(60, 400, max=500), "output_tokens": Geometric(12)}
@@ -186,7 +187,7 @@ def tiny_model(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_a_real_engine_forms_every_step_by_the_rules_and_gives_every_token(tiny_model):
-    from servinglab.bench.openvino_engine import OpenVinoEngine
+    from servinglab.measure.engines.openvino import OpenVinoEngine
 
     engine = OpenVinoEngine(tiny_model, max_num_seqs=5, max_num_batched_tokens=64)
     work = sl.closed_loop(8, 24, 5, prompt_tokens=LogNormal(60, 200, max=250), output_tokens=Geometric(6))
@@ -225,7 +226,7 @@ def test_the_command_calibrates_predicts_and_writes_runs_that_can_be_read(tiny_m
 
 def test_ctrl_c_still_works_once_an_engine_is_gone(tiny_model):
     script = (
-        "import signal, sys; from servinglab.bench.openvino_engine import OpenVinoEngine\n"
+        "import signal, sys; from servinglab.measure.engines.openvino import OpenVinoEngine\n"
         "engine = OpenVinoEngine(sys.argv[1]); engine.add(0, 10, 2); engine.step(); engine.step(); del engine\n"
         "try: signal.raise_signal(signal.SIGINT)\n"
         "except KeyboardInterrupt: print('interrupted')"

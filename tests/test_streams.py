@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servinglab.metrics import weighted_percentile
-from servinglab.streams import chunk_gaps, chunk_tpot_s
+from servinglab.metrics.percentiles import weighted_percentile
+from servinglab.metrics.streams import chunk_gaps, chunk_tpot_s
 
 CHUNKS = ([0.50, 0.52, 0.60, 0.62, 0.70], [1, 1, 4, 1, 3])
 

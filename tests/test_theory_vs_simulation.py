@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab import theory
-from servinglab.intervals import Interval, PercentileInterval, batch_means, percentile_interval
-from servinglab.lengths import Exponential
+from servinglab.metrics.intervals import Interval, PercentileInterval, batch_means, percentile_interval
+from servinglab.workload.lengths import Exponential
 
 POT = sl.AffineStep(fixed_s=0.4, per_request_s=0.02)
 WARM_UP = 20_000  # requests, thousands of times what an empty kitchen needs to forget that it was empty

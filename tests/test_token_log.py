@@ -8,7 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import _kernel, _log_facts
+from servinglab import _kernel
+from servinglab.result import totals
 
 STEP = sl.AffineStep(7e-3, 2e-5, 2e-5, 4e-8)
 simulate_module = sys.modules["servinglab.simulate"]
@@ -70,7 +71,7 @@ def test_an_answer_longer_than_a_row_holds_takes_several_rows():
 def test_gaps_are_counted_alike_however_long_the_list(monkeypatch, step):
     fast, plain = runs(step)
     for listed in (1, 7, 1 << 20):
-        monkeypatch.setattr(_log_facts, "_LISTED", listed)
+        monkeypatch.setattr(totals, "_LISTED", listed)
         for run in (fast, plain):
             run.__dict__.pop("log_facts", None)
         for mine, theirs in zip(fast.itl(), plain.itl(), strict=True):
@@ -80,7 +81,7 @@ def test_gaps_are_counted_alike_however_long_the_list(monkeypatch, step):
 
 def test_gaps_and_counts_too_large_for_one_number_are_joined_too():
     gaps, tokens = np.array([2**61, 5, 2**61, 7]), np.array([3, 2**40, 4, 1])
-    assert _log_facts._join(gaps, tokens, 4) == 3
+    assert totals._join(gaps, tokens, 4) == 3
     assert gaps[:3].tolist() == [5, 7, 2**61] and tokens[:3].tolist() == [2**40, 1, 7]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import servinglab as sl
 from scipy import stats
-from servinglab import token_theory as theory
-from servinglab.intervals import Interval, batch_means
-from servinglab.lengths import Constant, Geometric, Uniform
+from servinglab import theory
+from servinglab.metrics.intervals import Interval, batch_means
+from servinglab.workload.lengths import Constant, Geometric, Uniform
 
 A, B = 0.02, 0.0005
 STEP = sl.AffineStep(A, B)

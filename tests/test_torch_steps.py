@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench.torch_command import passes
-from servinglab.bench.torch_stack import Scaled, scale
-from servinglab.bench.torch_steps import (
+from servinglab.cli.bench_torch import passes
+from servinglab.cli.main import main
+from servinglab.hardware.catalog import Model, model
+from servinglab.measure.engines.torch_stack import Scaled, scale
+from servinglab.measure.engines.torch_steps import (
     FORMAT,
     FORMAT_VERSION,
     Plan,
@@ -25,8 +27,6 @@ from servinglab.bench.torch_steps import (
     read_steps,
     time_steps,
 )
-from servinglab.catalog import Model, model
-from servinglab.cli import main
 
 TINY = Model(
     id="tiny", name="Tiny", layers=3, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=128, max_context=512,
@@ -309,7 +309,7 @@ def naive(torch: Any, stack: Any, hidden: Any, cache: Any | None) -> Any:
 @pytest.mark.parametrize("row", [TINY, MOE, WINDOW], ids=lambda row: row.id)
 @pytest.mark.parametrize("decode", [True, False], ids=["decode", "prefill"])
 def test_the_layers_compute_what_a_transformer_computes(torch, row, decode):
-    from servinglab.bench.torch_stack import Stack
+    from servinglab.measure.engines.torch_stack import Stack
 
     stack = Stack(Scaled(row, 3, row.experts, "float32"), "cpu", seed=1)
     hidden = stack.tokens(3, 1 if decode else 7)

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.bench import machine, vllm_prediction
-from servinglab.bench.vllm_prediction import read_vllm_bench
-from servinglab.bench.vllm_recorder import Recording
-from servinglab.bench.vllm_server import VllmServer, VllmSettings, vllm_versions
-from servinglab.bench.vllm_steps import read_vllm_steps, vllm_trace, write_vllm_steps
-from servinglab.cli import main
-from servinglab.engine_traces import compare
-from servinglab.paged import PagedScheduler, Sequence
+from servinglab.cli.main import main
+from servinglab.measure import machine
+from servinglab.measure.engines import vllm_prediction
+from servinglab.measure.engines.vllm_prediction import read_vllm_bench
+from servinglab.measure.engines.vllm_recorder import Recording
+from servinglab.measure.engines.vllm_server import VllmServer, VllmSettings, vllm_versions
+from servinglab.measure.readers.vllm_steps import read_vllm_steps, vllm_trace, write_vllm_steps
+from servinglab.scheduling.recorded import compare
+from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
 
 CONFIG = {
     "max_num_seqs": 3, "max_num_batched_tokens": 32, "max_model_len": 64, "block_size": 8, "num_blocks": 9,
@@ -225,7 +226,7 @@ def test_bad_options_are_named(capsys):
 
 def test_a_folder_of_another_run_is_refused(tmp_path, capsys, monkeypatch):
     versions = {"packages": {"vllm": "0", "torch": "0"}, "python": "3"}
-    monkeypatch.setattr(sys.modules["servinglab.bench.vllm_command"], "vllm_versions", lambda python: versions)
+    monkeypatch.setattr(sys.modules["servinglab.cli.bench_vllm"], "vllm_versions", lambda python: versions)
     (tmp_path / "bench.json").write_text("{}")
     assert main(["bench", "vllm", "--out", str(tmp_path)]) == 2
     assert "holds a run with other settings" in capsys.readouterr().err

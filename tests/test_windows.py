@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.lengths import Geometric
-from servinglab.metrics import good_requests, percentile
-from servinglab.windows import windowed_attainment, windowed_percentile
+from servinglab.metrics.percentiles import percentile
+from servinglab.metrics.slo import good_requests
+from servinglab.metrics.windows import windowed_attainment, windowed_percentile
+from servinglab.workload.lengths import Geometric
 
 POT = sl.AffineStep(0.4, 0.02)
 

@@ -12,7 +12,7 @@ import servinglab as sl
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from servinglab.lengths import Constant, Empirical, Exponential, Geometric, LogNormal, Uniform
+from servinglab.workload.lengths import Constant, Empirical, Exponential, Geometric, LogNormal, Uniform
 
 # four standard errors: a right generator fails once in 16,000 seeds, and the seeds here are fixed
 SIGMAS = 4.0

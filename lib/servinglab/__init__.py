@@ -1,7 +1,7 @@
 """servinglab: simulators, mathematics and benchmark hooks for LLM serving.
 
 Data flows one way: a workload is served by `simulate` under a scheduler and a step time, and gives a `Result`
-that `metrics`, `theory` and `plots` read. The submodules below load on first use, so that importing is quick.
+that `metrics`, `decide` and `plots` read. Each room of the library has one question, which its first line says.
 """
 
 from __future__ import annotations
@@ -9,27 +9,37 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .bench import bench
-from .bench.measured_step_time import read_step_time
-from .driver import SimulationInterrupted
-from .kv_cache import KVCache, kv_cache
-from .reference import reference
-from .result import Result, Segments, Status
-from .roofline import Roofline, roofline
-from .saved_runs import compare_runs, read_run, save_run
-from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
-from .simulate import simulate
-from .step_time import AffineStep, RoofStep
-from .token_reference import Blocks
-from .traces import TraceError, read_trace
-from .workload import Workload, closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
+from servinglab.base.version import __version__
+from servinglab.engine.clock import SimulationInterrupted
+from servinglab.hardware.memory import KVCache, kv_cache
+from servinglab.hardware.roofline import Roofline, roofline
+from servinglab.measure.live import bench
+from servinglab.measure.readers.read_run import read_run
+from servinglab.measure.step_time_files import read_step_time
+from servinglab.reference import reference
+from servinglab.result.compare import compare_runs
+from servinglab.result.log import Segments
+from servinglab.result.result import Result
+from servinglab.result.save import save_run
+from servinglab.scheduling.blocks import Blocks
+from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
+from servinglab.simulate import simulate
+from servinglab.step_time.affine import AffineStep, RoofStep
+from servinglab.workload.arrival_laws import closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
+from servinglab.workload.model import Workload
+from servinglab.workload.outcomes import Status
+from servinglab.workload.traces import TraceError, read_trace
 
-__version__ = "0.1.0"
-
-_MODULES = (
-    "catalog", "grading", "intervals", "lengths", "load", "measured_steps", "metrics", "planning", "plots", "quiz",
-    "streams", "theory", "token_theory", "widgets", "windows",
-)  # fmt: skip
+# what is reachable as `sl.NAME` though it is imported on first use: whole rooms, and two modules that are often typed
+_MODULES = {
+    "catalog": "hardware.catalog",
+    "decide": "decide",
+    "grading": "grading",
+    "lengths": "workload.lengths",
+    "metrics": "metrics",
+    "plots": "plots",
+    "theory": "theory",
+}
 
 __all__ = [
     "AffineStep",
@@ -47,6 +57,7 @@ __all__ = [
     "Status",
     "TraceError",
     "Workload",
+    "__version__",
     "bench",
     "closed_loop",
     "compare_runs",
@@ -69,9 +80,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted(__all__)

@@ -460,7 +460,8 @@ def run(
             pot[begun[i], S_WAITING] = state[TAIL] - state[HEAD]
 
 
-# ---- tokens and blocks: ContinuousBatching with a budget and a KV cache, as servinglab.paged decides it ----
+# ---- tokens and blocks: ContinuousBatching with a budget and a KV cache, as servinglab.scheduling.vllm_rules decides
+# it ----
 
 MOST_STEPS = np.int64(2**15 - 1)  # in one row
 

@@ -1,4 +1,4 @@
-"""The engine's loop under all of `servinglab.paged`'s rules, for numba: one step at a time.
+"""The engine's loop under all of `servinglab.scheduling.vllm_rules`'s rules, for numba: one step at a time.
 
 `_kernel` jumps over stretches of steps, but knows nothing of priorities, thresholds for long prompts, prompts first,
 asynchronous scheduling and prefix caching. This loop follows `paged` and `token_reference` line by line, on arrays.
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ._kernel import njit  # numba's, or a stand-in
-from .paged import PagedScheduler, prefix_keys
-from .token_reference import PREFIX_TOKENS
-from .workload import Workload
+from servinglab._kernel import njit  # numba's, or a stand-in
+from servinglab.scheduling.blocks import prefix_keys
+from servinglab.scheduling.vllm_rules import PagedScheduler
+from servinglab.workload.model import PREFIX_TOKENS, Workload
 
 FAR = 2**62  # later than any instant
 NS = 1_000_000  # femtoseconds in a nanosecond

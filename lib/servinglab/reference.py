@@ -15,14 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from ._checks import check_callback, check_number
-from .arrivals import Arrivals
-from .driver import Given, Progress, drive
-from .result import NEVER, Result
-from .schedulers import ContinuousBatching, DynamicBatching, Scheduler
-from .step_time import ClosedForm, StepTime, asked_ns
-from .token_reference import HasBlocks, serve_tokens
-from .workload import Workload
+from servinglab.base.checks import check_callback, check_number
+from servinglab.engine.arrivals import Arrivals
+from servinglab.engine.clock import Given, Progress, drive
+from servinglab.result.result import Result
+from servinglab.scheduling.blocks import HasBlocks
+from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.token_reference import serve_tokens
+from servinglab.workload.model import Workload
+from servinglab.workload.outcomes import NEVER
 
 
 @dataclass(eq=False)

@@ -16,16 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from ._checks import check_callback
-from ._token_log import TokenSegments
-from .driver import Progress, SimulationInterrupted
-from .paged import PagedScheduler
-from .reference import check_pots, check_run, counts_tokens, describe, reference
-from .result import NEVER, Result, Segments, Status
-from .schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, Scheduler, StaticBatching
-from .step_time import ClosedForm, StepTime, asked_ns
-from .token_reference import HasBlocks, check_token_workload
-from .workload import Workload
+from servinglab.base.checks import check_callback
+from servinglab.engine.clock import Progress, SimulationInterrupted
+from servinglab.reference import check_pots, check_run, counts_tokens, describe, reference
+from servinglab.result.log import Segments
+from servinglab.result.result import Result
+from servinglab.result.token_log import TokenSegments
+from servinglab.scheduling.blocks import HasBlocks
+from servinglab.scheduling.schedulers import (
+    ContinuousBatching,
+    DynamicBatching,
+    LengthBucketedBatching,
+    Scheduler,
+    StaticBatching,
+)
+from servinglab.scheduling.vllm_rules import PagedScheduler
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.token_reference import check_token_workload
+from servinglab.workload.model import Workload
+from servinglab.workload.outcomes import NEVER, Status
 
 _LAST_INSTANT_S = 4.6e9  # the kernels take 2**62 ns for never
 _RECOMPUTED = 10  # times that preemptions may have a run's work done, to be far on the safe side
@@ -110,7 +119,7 @@ def _simulate_pots(
     workload: Workload, scheduler: Any, step_time: ClosedForm, pots: int | None, progress: Progress | None
 ) -> Result:
     """Pots that share a line, with no limit but seats."""
-    from . import _kernel as k
+    from servinglab import _kernel as k
 
     n = len(workload)
     cap = scheduler.max_num_seqs if isinstance(scheduler, ContinuousBatching) else scheduler.batch_size
@@ -174,7 +183,7 @@ def _simulate_tokens(
     progress: Progress | None,
 ) -> Result:
     """One pot with a budget of tokens and a pool of blocks."""
-    from . import _kernel as k
+    from servinglab import _kernel as k
 
     check_token_workload(workload)
     engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
@@ -261,8 +270,8 @@ def _simulate_rules(
     progress: Progress | None,
 ) -> Result:
     """As `_simulate_tokens`, step by step, under rules or with a step time that its stretches don't know of."""
-    from . import _rules_kernel as k
-    from ._kernel import LOG
+    from servinglab import _rules_kernel as k
+    from servinglab._kernel import LOG
 
     check_token_workload(workload)
     engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))

@@ -1,68 +1,27 @@
 """The engine loop with a budget of tokens and a pool of blocks, as a reader would write it.
 
-`servinglab.paged` decides what each step computes; `TokenLoop` asks for a step, prices it, and hands it back when it
-ends; `serve_tokens` lets the time of a simulation pass, `servinglab.sim_server` real time. With asynchronous
-scheduling a step is decided when the one before it begins, so a request that comes meanwhile joins a step later.
+`servinglab.scheduling.vllm_rules` decides what each step computes; `TokenLoop` asks for a step, prices it, and hands it
+back when it ends; `serve_tokens` lets the time of a simulation pass, `servinglab.sim_server` real time. With
+asynchronous scheduling a step is decided when the one before it begins, so a request that comes meanwhile joins a step
+later.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ._checks import check_number
-from .arrivals import Arrivals
-from .driver import Given, Progress, drive
-from .paged import PagedScheduler, Sequence, Step, prefix_keys
-from .result import Result
-from .schedulers import ContinuousBatching
-from .step_time import ClosedForm, StepTime, asked_ns
-from .workload import Workload
-
-PREFIX_TOKENS = 512  # tokens behind one id of Workload.prefix_hashes, as Mooncake's traces count them
-
-
-class HasBlocks(Protocol):
-    """What the engines ask of a KV cache."""
-
-    @property
-    def usable_blocks(self) -> int:
-        """Blocks that requests can use."""
-        ...
-
-    @property
-    def block_size(self) -> int:
-        """Tokens in a block."""
-        ...
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A KV cache by its size alone.
-
-    Parameters
-    ----------
-    usable_blocks : int
-        Blocks that requests can use, at least 1. (vLLM's log counts one more, its null block.)
-    block_size : int
-        Tokens in a block, at least 1.
-
-    Examples
-    --------
-    >>> Blocks(2587).usable_blocks * Blocks(2587).block_size
-    41392
-    """
-
-    usable_blocks: int
-    block_size: int = 16
-
-    def __post_init__(self) -> None:
-        for name in ("usable_blocks", "block_size"):
-            object.__setattr__(self, name, check_number(name, getattr(self, name), ge=1, integer=True))
+from servinglab.engine.arrivals import Arrivals
+from servinglab.engine.clock import Given, Progress, drive
+from servinglab.result.result import Result
+from servinglab.scheduling.blocks import HasBlocks, prefix_keys
+from servinglab.scheduling.schedulers import ContinuousBatching
+from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence, Step
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.workload.model import PREFIX_TOKENS, Workload
 
 
 def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from servinglab._checks import check_number
+from servinglab.base.checks import check_number
 from servinglab.grading import notebooks
 from servinglab.grading.grade import grade_one
 from servinglab.grading.sandbox import Limits, SandboxError, isolation_problem

@@ -7,6 +7,6 @@ it answered?), `fields` (which of its fields are done?), `words` (what do answer
 counted?).
 """
 
-from .server import Settings, SimServer, serve
+from servinglab.sim_server.server import Settings, SimServer, serve
 
 __all__ = ["Settings", "SimServer", "serve"]

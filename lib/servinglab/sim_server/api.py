@@ -19,8 +19,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .fields import why_refused
-from .words import begin_of, first_stop, text, word
+from servinglab.sim_server.fields import why_refused
+from servinglab.sim_server.words import begin_of, first_stop, text, word
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default for completions; here for chats too
 

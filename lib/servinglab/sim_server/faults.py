@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._checks import check_choice, check_number
+from servinglab.base.checks import check_choice, check_number
 
 KINDS = {
     "429": "answers 429, with Retry-After of `seconds`",

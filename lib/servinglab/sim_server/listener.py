@@ -18,9 +18,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .._open_files import open_file_limit
-from .http import Connection
-from .prometheus import Metrics
+from servinglab.base.open_files import open_file_limit
+from servinglab.sim_server.http import Connection
+from servinglab.sim_server.prometheus import Metrics
 
 _BACKLOG = 4096
 _RESERVE = 16

@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from .._checks import check_number
-from ..driver import Given
-from ..paged import Sequence
-from ..reference import Order, PotLoop, check_engine, check_pots, counts_tokens
-from ..result import NEVER
-from ..schedulers import Scheduler
-from ..step_time import StepTime
-from ..token_reference import HasBlocks, TokenLoop
-from .prometheus import Metrics
+from servinglab.base.checks import check_number
+from servinglab.engine.clock import Given
+from servinglab.reference import Order, PotLoop, check_engine, check_pots, counts_tokens
+from servinglab.scheduling.blocks import HasBlocks
+from servinglab.scheduling.schedulers import Scheduler
+from servinglab.scheduling.vllm_rules import Sequence
+from servinglab.sim_server.prometheus import Metrics
+from servinglab.step_time.affine import StepTime
+from servinglab.token_reference import TokenLoop
+from servinglab.workload.outcomes import NEVER
 
 
 class Clock(Protocol):

@@ -19,21 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
-from .._checks import check_number
-from .._precise_loop import precise_loop
-from ..lengths import Law
-from ..schedulers import Scheduler
-from ..step_time import StepTime
-from ..token_reference import HasBlocks
-from . import faults as fault_kinds
-from .api import ApiError, Ask, Ending, Wording, ending, error_body, prefix_key, read_ask, to_json
-from .faults import Fault, Faults, parse_fault
-from .http import Connection, HttpRequest
-from .listener import Listener
-from .live import LiveEngine, LiveRequest, LoopClock
-from .prometheus import Metrics
-from .words import VOCABULARY, word
+from servinglab.base.checks import check_number
+from servinglab.base.event_loop import precise_loop
+from servinglab.base.version import __version__
+from servinglab.scheduling.blocks import HasBlocks
+from servinglab.scheduling.schedulers import Scheduler
+from servinglab.sim_server import faults as fault_kinds
+from servinglab.sim_server.api import ApiError, Ask, Ending, Wording, ending, error_body, prefix_key, read_ask, to_json
+from servinglab.sim_server.faults import Fault, Faults, parse_fault
+from servinglab.sim_server.http import Connection, HttpRequest
+from servinglab.sim_server.listener import Listener
+from servinglab.sim_server.live import LiveEngine, LiveRequest, LoopClock
+from servinglab.sim_server.prometheus import Metrics
+from servinglab.sim_server.words import VOCABULARY, word
+from servinglab.step_time.affine import StepTime
+from servinglab.workload.lengths import Law
 
 _DRAWN_AT_ONCE = 1024
 _RETRY_AFTER = {"retry-after": "1"}

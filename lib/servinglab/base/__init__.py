@@ -1,0 +1,1 @@
+"""Knows nothing of serving: checks, arrays, text, files, the event loop."""

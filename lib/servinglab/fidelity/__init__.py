@@ -1,0 +1,1 @@
+"""How far from real engines is the simulator?"""

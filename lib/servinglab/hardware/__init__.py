@@ -1,0 +1,1 @@
+"""Printed facts of models and accelerators, and what follows from them."""

@@ -1,0 +1,1 @@
+"""Load tests, real engines, other tools' files."""

@@ -1,0 +1,1 @@
+"""From measurements a step time, and predictions to hold against what was measured."""

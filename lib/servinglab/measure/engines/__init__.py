@@ -1,0 +1,1 @@
+"""Hooks to real engines."""

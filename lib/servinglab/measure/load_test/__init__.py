@@ -1,0 +1,1 @@
+"""A load test of a live server: planned, sent, timed, reported."""

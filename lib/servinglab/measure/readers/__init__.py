@@ -1,0 +1,1 @@
+"""Files of measured runs, as a `Result`."""

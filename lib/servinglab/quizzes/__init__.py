@@ -1,1 +1,0 @@
-"""The numbers of the chapters' quizzes, one module a chapter; `servinglab.quiz` says how."""

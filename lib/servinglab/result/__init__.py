@@ -1,0 +1,1 @@
+"""What happened: one row a request, a log of segments; saved, compared."""

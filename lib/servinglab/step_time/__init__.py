@@ -1,0 +1,1 @@
+"""How long does one engine step take: given, or fitted to measured steps?"""

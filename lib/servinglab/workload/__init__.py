@@ -1,0 +1,1 @@
+"""Who comes, when, and how long are their prompts and answers?"""
