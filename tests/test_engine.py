@@ -12,8 +12,9 @@ import pytest
 import servinglab as sl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servinglab import _kernel, _rules_kernel, token_reference
-from servinglab.engine import clock
+from servinglab.engine import clock, fast
+from servinglab.engine.kernel import sums
+from servinglab.engine.reference import tokens
 from servinglab.workload.outcomes import NEVER
 
 TOKENS = st.integers(1, 12)
@@ -164,8 +165,8 @@ def token_runs(draw, all_rules):
 def short_pieces():
     """Pieces of prompts as short as the prompts of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_reference, "PREFIX_TOKENS", 16)
-        patch.setattr(_rules_kernel, "PREFIX_TOKENS", 16)
+        patch.setattr(tokens, "PREFIX_TOKENS", 16)
+        patch.setattr(fast, "PREFIX_TOKENS", 16)
         yield
 
 
@@ -189,7 +190,7 @@ def test_a_step_time_of_your_own_is_asked_at_the_same_steps(run, step_time, log_
         return step_time(requests, prefill_tokens, kv_tokens) + 1e-3 * (kv_tokens % 7)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", log_rows)
+        patch.setattr(fast, "_LOG_ROWS", log_rows)
         check_tokens(run, steps_of_its_own)
 
 
@@ -401,11 +402,11 @@ def test_closed_sums_of_steps_are_exact():
         roof = np.max(sides, axis=0).tolist()
         crossed += roof not in sides
         roof_of = (bases[0], per_kv[0], bases[1], per_kv[1], kv, growth)
-        assert _kernel._span_ns(bases[0], per_kv[0], kv, growth, steps) == sum(sides[0])
-        assert _kernel._roof_ns(*roof_of, steps) == sum(roof)
+        assert sums.span_ns(bases[0], per_kv[0], kv, growth, steps) == sum(sides[0])
+        assert sums.roof_ns(*roof_of, steps) == sum(roof)
         gap = int(rng.integers(0, sum(roof) + 1))
         first = next((k for k in range(1, steps + 1) if sum(roof[:k]) >= gap), steps)
-        assert _kernel._steps_to(*roof_of, steps, gap) == first
+        assert sums.steps_to(*roof_of, steps, gap) == first
     assert crossed > 5
 
 
@@ -427,7 +428,7 @@ ENGINES = {
 @pytest.mark.parametrize("serve", [sl.simulate, sl.reference], ids=["fast", "readable"])
 @pytest.mark.parametrize("scheduler", ENGINES.values(), ids=ENGINES)
 def test_progress_is_reported_and_an_interruption_keeps_what_was_done(monkeypatch, scheduler, serve):
-    monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 64)
+    monkeypatch.setattr(fast, "_LOG_ROWS", 64)
     monkeypatch.setattr(clock, "_REPORT_ROWS", 64)
     work = sl.poisson(1.0, 1000, seed=1, prompt_tokens=3)
     seen = []
@@ -481,7 +482,7 @@ def test_an_interruption_within_a_step_leaves_whole_steps(scheduler):
 def test_a_small_log_changes_nothing(monkeypatch):
     work = sl.poisson(30.0, 400, seed=5, output_tokens=sl.lengths.Geometric(6))
     plain = sl.reference(work, sl.StaticBatching(4), sl.AffineStep(0.1, 0.1), pots=None)
-    monkeypatch.setattr(sys.modules["servinglab.simulate"], "_LOG_ROWS", 2)
+    monkeypatch.setattr(fast, "_LOG_ROWS", 2)
     assert_same(sl.simulate(work, sl.StaticBatching(4), sl.AffineStep(0.1, 0.1), pots=None), plain)
 
 

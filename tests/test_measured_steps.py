@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servinglab.engine.reference.pots import reference
 from servinglab.hardware.roofline import roofline
-from servinglab.reference import reference
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.step_time.affine import AffineStep
 from servinglab.step_time.fit import COEFFICIENTS, TabulatedStep, fit_step_time

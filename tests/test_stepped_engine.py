@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab.cli.main import main
+from servinglab.engine.reference.tokens import price_ns
 from servinglab.measure.calibration.steps import calibrate, prediction_table
 from servinglab.measure.engines.predicted_loads import calibration_loads, predict_loads
 from servinglab.measure.engines.stepped import EngineDiffers, Taken, serve_stepped
 from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
-from servinglab.token_reference import price_ns
 from servinglab.workload.lengths import Geometric, LogNormal
 
 TRUTH = sl.AffineStep(1e-3, 1e-4, 2e-5, 1e-7)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab import _kernel
+from servinglab.engine import fast
+from servinglab.result import packed_log as kernel
 from servinglab.result import totals
 
 STEP = sl.AffineStep(7e-3, 2e-5, 2e-5, 4e-8)
-simulate_module = sys.modules["servinglab.simulate"]
 
 
 def runs(step=STEP):
@@ -26,9 +25,9 @@ def runs(step=STEP):
 def packings(monkeypatch):
     """The usual packing; wide columns; a few rows at a time."""
     yield
-    monkeypatch.setattr(simulate_module, "_fits_narrow", lambda *_run: False)
+    monkeypatch.setattr(fast, "_fits_narrow", lambda *_run: False)
     yield
-    monkeypatch.setattr(simulate_module, "_LOG_ROWS", 2)
+    monkeypatch.setattr(fast, "_LOG_ROWS", 2)
     yield
 
 
@@ -60,7 +59,7 @@ def test_columns_are_whole_numbers_that_nobody_changes():
 
 
 def test_an_answer_longer_than_a_row_holds_takes_several_rows():
-    most = int(_kernel.MOST_STEPS)
+    most = int(kernel.MOST_STEPS)
     work = sl.Workload.from_arrivals([0.0], prompt_tokens=5, output_tokens=2 * most + 10)
     log = sl.simulate(work, sl.ContinuousBatching(4, 64), STEP).segments
     assert log.steps.tolist() == [1, most, most, 9] and log.first_tokens.tolist() == [1, 0, 0, 0]
@@ -86,9 +85,9 @@ def test_gaps_and_counts_too_large_for_one_number_are_joined_too():
 
 
 def test_gaps_that_share_a_slot_are_counted_apart():
-    slots = int(_kernel.SLOTS)
+    slots = int(kernel.SLOTS)
     recent, gaps, tokens, used = np.zeros((slots, 2), np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64), 0
     for gap, count in ((5, 2), (5, 3), (5 + slots, 7), (5, 1), (6, 4)):
-        used = _kernel._count_gap(gap, count, recent, gaps, tokens, used)
+        used = kernel._count_gap(gap, count, recent, gaps, tokens, used)
     assert gaps[:used].tolist() == [5, 5 + slots] and tokens[:used].tolist() == [5, 7]
     assert recent[5:7].tolist() == [[5, 1], [6, 4]]

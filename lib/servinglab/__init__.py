@@ -11,19 +11,19 @@ from typing import Any
 
 from servinglab.base.version import __version__
 from servinglab.engine.clock import SimulationInterrupted
+from servinglab.engine.reference.pots import reference
+from servinglab.engine.simulate import simulate
 from servinglab.hardware.memory import KVCache, kv_cache
 from servinglab.hardware.roofline import Roofline, roofline
 from servinglab.measure.live import bench
 from servinglab.measure.readers.read_run import read_run
 from servinglab.measure.step_time_files import read_step_time
-from servinglab.reference import reference
 from servinglab.result.compare import compare_runs
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
 from servinglab.result.save import save_run
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
-from servinglab.simulate import simulate
 from servinglab.step_time.affine import AffineStep, RoofStep
 from servinglab.workload.arrival_laws import closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
 from servinglab.workload.model import Workload

@@ -36,13 +36,13 @@ from servinglab.cli.law_option import parse_law
 from servinglab.cli.progress import Progress
 from servinglab.cli.workload_options import add_workload_source, slo, workload
 from servinglab.engine.clock import SimulationInterrupted
+from servinglab.engine.reference.tokens import check_token_workload
+from servinglab.engine.simulate import simulate
 from servinglab.fidelity import validation
 from servinglab.measure.readers.read_run import read_run
 from servinglab.result.compare import compare_runs, told_plainly
 from servinglab.result.result import Result
 from servinglab.result.save import save_run
-from servinglab.simulate import simulate
-from servinglab.token_reference import check_token_workload
 from servinglab.workload.model import Workload
 from servinglab.workload.public_data import report
 

@@ -11,12 +11,12 @@ import numpy as np
 from servinglab import theory
 from servinglab.course.explorer import Chart, Curve, Rule, Slider, View, explore, short
 from servinglab.decide.formulas import formula_batch, gathering_batch
+from servinglab.engine.simulate import simulate
 from servinglab.hardware.memory import kv_cache
 from servinglab.hardware.roofline import roofline
 from servinglab.metrics.knee import Level, level_of
 from servinglab.metrics.percentiles import percentile
 from servinglab.scheduling.schedulers import ContinuousBatching, StaticBatching
-from servinglab.simulate import simulate
 from servinglab.step_time.affine import AffineStep
 from servinglab.theory.tokens import max_rate_rps
 from servinglab.workload.arrival_laws import closed_loop, poisson

@@ -14,14 +14,14 @@ from servinglab.base.checks import check_choice, check_number
 from servinglab.decide.answer import Candidate
 from servinglab.decide.formulas import ROUNDING, BatchFormula, formula_batch, gathering_batch
 from servinglab.decide.grid_search import Axis, Point, search
+from servinglab.engine.reference.pots import check_pots
+from servinglab.engine.simulate import simulate
 from servinglab.metrics.intervals import PercentileInterval, independent_percentile_interval, percentile_interval
 from servinglab.metrics.percentiles import percentile
 from servinglab.metrics.slo import check_slo
-from servinglab.reference import check_pots
 from servinglab.result.result import Result
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
-from servinglab.simulate import simulate
 from servinglab.step_time.affine import AffineStep, StepTime
 from servinglab.theory.tokens import max_rate_rps, static_rate_rps
 from servinglab.workload.arrival_laws import poisson

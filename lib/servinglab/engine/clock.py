@@ -1,6 +1,6 @@
 """Lets the time of a simulation pass: a loop of steps is led through a workload, and what became of it is told.
 
-The loops, `servinglab.token_reference.TokenLoop` and `servinglab.reference.PotLoop`, know the rules; `drive` knows who
+The loops, `reference.tokens.TokenLoop` and `reference.pots.PotLoop`, know the rules; `drive` knows who
 comes and when something happens next.
 """
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from servinglab.base.arrays import Floats
 from servinglab.base.checks import check_number
+from servinglab.engine.simulate import simulate
 from servinglab.scheduling.schedulers import ContinuousBatching
-from servinglab.simulate import simulate
 from servinglab.step_time.affine import AffineStep
 from servinglab.workload.arrival_laws import closed_loop
 

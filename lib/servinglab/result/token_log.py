@@ -24,7 +24,7 @@ class TokenSegments(Segments):
     Parameters
     ----------
     rows, marks : structured arrays
-        As `_kernel.run_tokens` writes them.
+        As `engine.kernel.stretches` writes them.
     waited_s : float
         Request-seconds spent in the line.
     arrival_ns : int64 array
@@ -60,14 +60,14 @@ class TokenSegments(Segments):
 
     def blocks(self, *names: str) -> Iterator[tuple[Ints, ...]]:
         """As in `Segments`."""
-        from servinglab import _kernel
+        from servinglab.result import packed_log as kernel
 
         rows, marks = self._packed["rows"], self._packed["marks"]
-        columns = np.zeros((len(_kernel.UNPACKED) + 1, BLOCK), np.int64)  # the last one for the pot, which is 0
-        places = {name: place for place, name in enumerate((*_kernel.UNPACKED, "pot"))}
+        columns = np.zeros((len(kernel.UNPACKED) + 1, BLOCK), np.int64)  # the last one for the pot, which is 0
+        places = {name: place for place, name in enumerate((*kernel.UNPACKED, "pot"))}
         places["running"] = places["charged"]  # whoever has a seat is in every step
         at = np.zeros(3, np.int64)
-        while used := _kernel.unpack(rows, marks, at, columns[:-1]):
+        while used := kernel.unpack(rows, marks, at, columns[:-1]):
             yield tuple(columns[places[name], :used] for name in names)
 
     @property

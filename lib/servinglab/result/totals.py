@@ -64,7 +64,7 @@ def read_log(
     log: Segments, step_time: StepTime | None, late_ns: Ints, late_tokens: Ints, blocks_per_step: float
 ) -> LogFacts:
     """Read a log. `blocks_per_step` is by how many blocks a request grows in a step, on average."""
-    from servinglab import _kernel
+    from servinglab.result import packed_log as kernel
 
     sides, even = np.zeros((2, 4), np.int64), True
     if isinstance(step_time, ClosedForm):
@@ -74,7 +74,7 @@ def read_log(
     whole, parts = np.zeros(4, np.int64), np.zeros(2)
     totals = (blocks_per_step, whole, parts)
     gaps, tokens = (_longer(late, _LISTED) for late in (late_ns, late_tokens))
-    recent = np.zeros((_kernel.SLOTS, 2), np.int64)
+    recent = np.zeros((kernel.SLOTS, 2), np.int64)
     at = np.array([0, 0, len(late_ns)])  # row of the block, step of the row, end of the list
     for read in _passes(log, totals, sides, even, at):
         while not read(recent, gaps, tokens):
@@ -93,17 +93,17 @@ def read_log(
 
 def _passes(log: Segments, totals: tuple[Any, ...], sides: Any, even: bool, at: Any) -> Iterator[Callable[..., bool]]:
     """Functions that read a part of the log each, to be called again until they return true."""
-    from servinglab import _kernel
+    from servinglab.result import packed_log as kernel
 
     if isinstance(log, TokenSegments):
         place = np.zeros(4, np.int64)
-        columns = np.zeros((len(_kernel.UNPACKED), _kernel.READ_AT_ONCE), np.int64)
-        yield partial(_kernel.read_packed, *log.packed, place, columns, *totals, sides, even, at)
+        columns = np.zeros((len(kernel.UNPACKED), kernel.READ_AT_ONCE), np.int64)
+        yield partial(kernel.read_packed, *log.packed, place, columns, *totals, sides, even, at)
         return
     for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
-        _kernel.add_up(start, end, steps, running, charged, blocks, *totals)
+        kernel.add_up(start, end, steps, running, charged, blocks, *totals)
         at[:2] = 0
-        yield partial(_kernel.list_gaps, at, start, end, steps, charged, prefill, decode, kv, sides, even)
+        yield partial(kernel.list_gaps, at, start, end, steps, charged, prefill, decode, kv, sides, even)
 
 
 def _longer(column: Ints, room: int) -> npt.NDArray[np.int64]:
@@ -112,7 +112,7 @@ def _longer(column: Ints, room: int) -> npt.NDArray[np.int64]:
 
 def _join(gaps: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], used: int) -> int:
     """Sort the first `used` gaps in place, and join equal ones; return how many are left."""
-    from servinglab import _kernel
+    from servinglab.result import packed_log as kernel
 
     these, counts = gaps[:used], tokens[:used]
     shift = int(counts.max(initial=0)).bit_length()
@@ -120,7 +120,7 @@ def _join(gaps: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64], used: int)
         these <<= shift
         these |= counts
         these.sort()
-        return int(_kernel.join_equal(these, shift, tokens))
+        return int(kernel.join_equal(these, shift, tokens))
     distinct, where = np.unique(these, return_inverse=True)
     sums = np.zeros(len(distinct), np.int64)
     np.add.at(sums, where, counts)

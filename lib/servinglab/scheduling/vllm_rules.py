@@ -170,14 +170,22 @@ class PagedScheduler:
         self.running: list[Sequence] = []
         self.waiting = _Waiting(rules.policy)
         self.hit_tokens = 0
-        self.budget = rules.max_num_batched_tokens or NO_LIMIT
         self.longest = rules.max_model_len or NO_LIMIT
-        self.watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
+        self.change(rules)
 
     @property
     def used_blocks(self) -> int:
         """Blocks in use."""
         return self.num_blocks - self.pool.free
+
+    def change(self, rules: ContinuousBatching) -> None:
+        """Follow these rules from the next step on: others for seats, budget and watermark.
+
+        Nobody who runs loses a seat or pauses: the budget always holds a token for each.
+        """
+        self.rules = rules
+        self.budget = rules.max_num_batched_tokens or NO_LIMIT
+        self.watermark_blocks = int(rules.watermark * (self.num_blocks + 1))  # the null block counts
 
     def check_start(self) -> None:
         """Refuse a pool that can't hold one request of `max_model_len`, as the engine itself does when it starts."""
@@ -227,16 +235,12 @@ class PagedScheduler:
         """
         chunks: dict[Sequence, int] = {}
         preempted: list[Sequence] = []
-        if self.rules.prefill_first:
-            budget = self._run(chunks, preempted, self.budget, prompts=True)
-            if not preempted:
-                self._admit(chunks, budget)
-            if not chunks:  # also where a prompt only lost its blocks, lest it come and go for ever
-                self._run(chunks, preempted, self.budget)
-        else:
-            budget = self._run(chunks, preempted, self.budget)
-            if not preempted:
-                self._admit(chunks, budget)
+        budget = max(self.budget, len(self.running))  # less than one token each only after a change of the rules
+        left = self._run(chunks, preempted, budget, prompts=self.rules.prefill_first)
+        if not preempted:
+            self._admit(chunks, left)
+        if self.rules.prefill_first and not chunks:  # also where a prompt only lost its blocks, lest it come and go
+            self._run(chunks, preempted, budget)
         return Step([self._begin(sequence, tokens) for sequence, tokens in chunks.items()], preempted)
 
     def _run(self, chunks: dict[Sequence, int], preempted: list[Sequence], budget: int, prompts: bool = False) -> int:

@@ -1,6 +1,6 @@
 """The simulator's own loops, stepped in real time.
 
-`servinglab.token_reference.TokenLoop` and `servinglab.reference.PotLoop` decide who is in a step and how long it
+`servinglab.engine.reference`'s `TokenLoop` and `PotLoop` decide who is in a step and how long it
 lasts. `LiveEngine` lets the time pass between: it sleeps until a step is due, hands its tokens over and has the next
 one begin. A step begins at the instant when the one before it ended by the engine's clock, however late the machine
 noticed. So lateness never adds up: a late step is handed over late, and the next one is due when it would have been.
@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 from servinglab.base.checks import check_number
 from servinglab.engine.clock import Given
-from servinglab.reference import Order, PotLoop, check_engine, check_pots, counts_tokens
+from servinglab.engine.reference.pots import Order, PotLoop, check_engine, check_pots, counts_tokens
+from servinglab.engine.reference.tokens import TokenLoop
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import Scheduler
 from servinglab.scheduling.vllm_rules import Sequence
 from servinglab.sim_server.prometheus import Metrics
 from servinglab.step_time.affine import StepTime
-from servinglab.token_reference import TokenLoop
 from servinglab.workload.outcomes import NEVER
 
 

@@ -29,11 +29,11 @@ import numpy as np
 
 from servinglab.base.arrays import Floats
 from servinglab.base.checks import check_choice, check_number
+from servinglab.engine.simulate import simulate
 from servinglab.hardware.catalog import Accelerator, Model, accelerator
 from servinglab.hardware.roofline import roofline
 from servinglab.measure.readers.vllm_run import MeasuredRun
 from servinglab.result.result import Result
-from servinglab.simulate import simulate
 from servinglab.step_time.affine import AffineStep, RoofStep
 from servinglab.workload.model import Workload
 

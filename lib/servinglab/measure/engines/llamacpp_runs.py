@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from servinglab.base.checks import check_number
 from servinglab.base.text import aligned
+from servinglab.engine.reference.pots import reference
 from servinglab.measure.calibration.steps import Prediction, prediction_table
 from servinglab.measure.load_test.records import Record, pooled_gaps, read_records, unpacked
 from servinglab.measure.readers.read_run import read_run
-from servinglab.reference import reference
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching
 from servinglab.step_time.fit import TabulatedStep
 from servinglab.workload.model import Workload

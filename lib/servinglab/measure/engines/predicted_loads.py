@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from servinglab.base.checks import check_number
+from servinglab.engine.simulate import simulate
 from servinglab.measure.calibration.steps import Calibration, Prediction, calibrate
 from servinglab.measure.engines.stepped import SteppedEngine, serve_stepped
 from servinglab.result.result import Result
-from servinglab.simulate import simulate
 from servinglab.theory.tokens import max_rate_rps
 from servinglab.workload.arrival_laws import closed_loop, poisson
 from servinglab.workload.lengths import Geometric, LogNormal, Uniform

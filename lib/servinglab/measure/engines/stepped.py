@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servinglab.base.checks import check_choice
+from servinglab.engine.reference.tokens import TokenLoop, price_ns, serve_loop
 from servinglab.result.result import Result
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.scheduling.vllm_rules import Step
-from servinglab.token_reference import TokenLoop, price_ns, serve_loop
 from servinglab.workload.model import Workload
 
 CLOCKS = ("wall", "cpu")

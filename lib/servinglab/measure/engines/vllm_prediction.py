@@ -28,6 +28,7 @@ import numpy as np
 
 from servinglab.base.files import file_stem, write_whole
 from servinglab.base.text import aligned, show_number
+from servinglab.engine.simulate import simulate
 from servinglab.measure.calibration.steps import Calibration, Prediction, calibrate, prediction_table
 from servinglab.measure.engines.predicted_loads import calibration_loads, loads
 from servinglab.measure.engines.vllm_server import VllmServer, VllmSettings
@@ -39,7 +40,6 @@ from servinglab.measure.readers.vllm_run import MeasuredRun
 from servinglab.measure.readers.vllm_steps import read_run_and_trace, read_vllm_steps, write_vllm_steps
 from servinglab.result.result import Result
 from servinglab.scheduling.recorded import compare
-from servinglab.simulate import simulate
 from servinglab.workload.arrival_laws import closed_loop
 from servinglab.workload.lengths import Uniform
 from servinglab.workload.model import Workload

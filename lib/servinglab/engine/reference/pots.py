@@ -18,11 +18,11 @@ from typing import Any, TypeGuard
 from servinglab.base.checks import check_callback, check_number
 from servinglab.engine.arrivals import Arrivals
 from servinglab.engine.clock import Given, Progress, drive
+from servinglab.engine.reference.tokens import serve_tokens
 from servinglab.result.result import Result
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
-from servinglab.token_reference import serve_tokens
 from servinglab.workload.model import Workload
 from servinglab.workload.outcomes import NEVER
 

@@ -1,0 +1,77 @@
+"""Compiles the kernels, and keeps what was compiled until any of their sources changes.
+
+numba's own on-disk cache is keyed by the file that holds the compiled function: it would go on using a function
+whose helper in another file has changed. Here the key also covers every source file of this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+FAR = 2**62  # later than any instant
+NS = 1_000_000  # femtoseconds in a nanosecond
+HALF = NS // 2
+
+
+def whole_numbers(names: str) -> np.dtype[Any]:
+    """A record of whole numbers with these names."""
+    return np.dtype([(name, np.int64) for name in names.split()])
+
+
+try:
+    import numba
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache
+except ImportError:  # pragma: no cover - the tests run it in a child process without numba
+    warnings.warn("numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2)
+
+    def part(function: Callable[..., Any]) -> Any:
+        return function
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        def call(*arguments: Any) -> Any:
+            return function(*map(_by_name, arguments))
+
+        return call
+
+    def _by_name(value: Any) -> Any:
+        """A memory whose records have attributes, as they do for numba."""
+        if isinstance(value, tuple):
+            return type(value)(*map(_by_name, value))
+        return value.view(np.recarray) if getattr(value, "dtype", np.dtype(int)).names else value
+else:
+
+    def _stamp() -> bytes:
+        """What the sources of this package come to."""
+        sources = sorted((each.name, each.read_bytes()) for each in files(__package__).iterdir() if each.is_file())
+        digest = hashlib.sha256()
+        for name, text in sources:
+            if name.endswith(".py"):
+                digest.update(f"{name} {len(text)} ".encode() + text)
+        return digest.digest()
+
+    SOURCES = _stamp()
+
+    class _KeyedByAllSources(CompileResultCacheImpl):
+        def __init__(self, function: Callable[..., Any]) -> None:
+            super().__init__(function)
+            own = self.locator.get_source_stamp()
+            self.locator.get_source_stamp = lambda: (own, SOURCES)
+
+    class _Cache(FunctionCache):
+        _impl_class = _KeyedByAllSources
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        """Compile a function that Python calls; keep it on disk where numba finds a place."""
+        dispatcher = numba.njit(error_model="numpy", _nrt=False)(function)
+        dispatcher._cache = _Cache(function)  # as `cache=True` does, but for the key
+        return dispatcher
+
+    # Memory is made in Python: without numba's counts of references to it the kernels are ten times as fast.
+    part = numba.njit(error_model="numpy", _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """Compile a piece of such a function, which is cached with it: nothing is made for callers from Python."""
