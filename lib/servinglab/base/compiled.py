@@ -1,15 +1,17 @@
 """Compiles the kernels, and keeps what was compiled until any of their sources changes.
 
 numba's own on-disk cache is keyed by the file that holds the compiled function: it would go on using a function
-whose helper in another file has changed. Here the key also covers every source file of this package.
+whose helper in another file has changed. Here the key also covers this file and every source file beside the function's
+own, so a kernel's parts lie in one folder.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,22 +48,21 @@ except ImportError:  # pragma: no cover - the tests run it in a child process wi
         return value.view(np.recarray) if getattr(value, "dtype", np.dtype(int)).names else value
 else:
 
-    def _stamp() -> bytes:
-        """What the sources of this package come to."""
-        sources = sorted((each.name, each.read_bytes()) for each in files(__package__).iterdir() if each.is_file())
+    @functools.cache
+    def sources_stamp(folder: Path) -> bytes:
+        """What the sources of a folder, and this file, come to."""
         digest = hashlib.sha256()
-        for name, text in sources:
-            if name.endswith(".py"):
-                digest.update(f"{name} {len(text)} ".encode() + text)
+        for each in [Path(__file__), *sorted(folder.glob("*.py"))]:
+            text = each.read_bytes()
+            digest.update(f"{each.name} {len(text)} ".encode() + text)
         return digest.digest()
-
-    SOURCES = _stamp()
 
     class _KeyedByAllSources(CompileResultCacheImpl):
         def __init__(self, function: Callable[..., Any]) -> None:
             super().__init__(function)
             own = self.locator.get_source_stamp()
-            self.locator.get_source_stamp = lambda: (own, SOURCES)
+            sources = sources_stamp(Path(function.__code__.co_filename).parent)
+            self.locator.get_source_stamp = lambda: (own, sources)
 
     class _Cache(FunctionCache):
         _impl_class = _KeyedByAllSources
