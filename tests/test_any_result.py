@@ -193,7 +193,7 @@ def test_a_live_run_is_what_was_sent_and_keeps_its_folder(tmp_path: Path) -> Non
         assert len(server.bodies) == 8
         assert all(body["model"] == "soup-1b" and "prompt" in body for body in server.bodies)
     assert run.arrival_s - work.arrival_s == pytest.approx(run.arrival_s[0] - work.arrival_s[0], abs=1e-6)
-    assert run.description["since"] == "scheduled"
+    assert run.setup.since == "scheduled"
     again = sl.read_run(tmp_path / "kept", since="scheduled")
     assert again.finish_ns.tolist() == run.finish_ns.tolist()
     records = sl.read_run(tmp_path / "kept" / "requests.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -562,7 +563,7 @@ def test_a_saved_run_is_the_run(run, tmp_path):
         kv=sl.kv_cache("llama-3.1-8b", "h100-sxm"),
     )
     assert np.array_equal(again.finish_ns, result.finish_ns)
-    assert again.description == {**result.description, "roofline": roof, "interrupted": False}
+    assert again.setup == dataclasses.replace(result.setup, roofline=roof)
 
 
 def test_compare(run, saved):
@@ -1064,7 +1065,7 @@ def test_ctrl_c_saves_what_is_done(run, tmp_path):
     again = sl.read_run(file)
     done = int(again.finished.sum())
     assert 0 < done < len(again) == 150_000
-    assert again.description["interrupted"] is True
+    assert again.setup.interrupted is True
     assert f"{done:,} of 150,000 requests finished, the other {150_000 - done:,} are UNSERVED in {file}\n" in err
 
 

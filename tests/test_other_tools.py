@@ -61,7 +61,7 @@ def test_a_concurrency_limit_hides_a_queue_unless_the_schedule_counts(tmp_path: 
     sent, scheduled = sl.read_run(file), sl.read_run(file, since="scheduled")
     assert sent.e2e_s[2] == pytest.approx(0.55)
     assert scheduled.e2e_s.max(initial=0, where=scheduled.finished) == pytest.approx(3.05)
-    assert (sent.description["since"], scheduled.description["since"]) == ("sent", "scheduled")
+    assert (sent.setup.since, scheduled.setup.since) == ("sent", "scheduled")
 
 
 @pytest.mark.parametrize("changes", [{"request_rate": "inf"}, {"queue_times": None}])
@@ -72,7 +72,7 @@ def test_no_schedule_no_latency_from_it(tmp_path: Path, changes: dict[str, Any])
 
 def test_gaps_between_chunks_are_no_itl_where_chunks_are_no_tokens(tmp_path: Path) -> None:
     result = sl.read_run(put(tmp_path, vllm_file(output_lens=[5, 0, 2])))
-    assert result.description["no_itl"].startswith("1 of 2 answers have other numbers of chunks")
+    assert result.setup.no_itl.startswith("1 of 2 answers have other numbers of chunks")
     assert result.summary().itl_s.count == 0
     assert result.tpot_s[0] == pytest.approx(0.3 / 4)  # what needs no gaps is exact all the same
     with pytest.raises(ValueError, match="no gaps between tokens"):
@@ -104,7 +104,7 @@ def test_a_real_file_of_guidellm(outputs: Path) -> None:
     assert result.tpot_s == pytest.approx([row["inter_token_latency_ms"] / 1000 for row in rows], abs=2e-6)
     not_ours = np.array([row["time_per_output_token_ms"] / 1000 for row in rows])
     assert (not_ours > 1.04 * result.tpot_s).all()
-    assert "no gaps between tokens" in result.description["no_itl"]
+    assert "no gaps between tokens" in result.setup.no_itl
     assert result.summary().itl_s.count == 0
     scheduled = sl.read_run(outputs / "guidellm_open.json", since="scheduled")
     due = sorted(row["info"]["timings"]["targeted_start"] for row in rows)
@@ -124,7 +124,7 @@ def test_a_real_file_of_aiperf(outputs: Path) -> None:
     assert result.e2e_s == pytest.approx(theirs("request_latency"), abs=1e-6)
     assert result.tpot_s == pytest.approx(theirs("inter_token_latency"), abs=1e-6)  # under the name of another metric
     fewer = sum(len(row["metrics"]["inter_chunk_latency"]["value"]) != 23 for row in rows)
-    assert result.description["no_itl"].startswith(f"{fewer} of 16 answers")
+    assert result.setup.no_itl.startswith(f"{fewer} of 16 answers")
     with pytest.raises(ValueError, match="has no schedule"):
         sl.read_run(outputs / "aiperf_open_records.jsonl", since="scheduled")
     with pytest.raises(ValueError, match="summaries only"):
@@ -150,7 +150,7 @@ def test_aiperfs_warm_up_and_failures(tmp_path: Path) -> None:
     lines = [warm, aiperf_line(), failed, cancelled]
     result = sl.read_run(put(tmp_path, "\n".join(map(json.dumps, lines))))
     assert result.summary().by_status == {"FINISHED": 1, "UNSERVED": 2, "REJECTED": 0}
-    assert result.description["warm_up_requests_left_out"] == 1
+    assert result.setup.facts["warm_up_requests_left_out"] == 1
     assert result.itl()[0].tolist() == [0.2, 0.4]
     assert result.summary().tpot_s.missing == 2
 

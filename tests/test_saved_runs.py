@@ -13,6 +13,7 @@ import servinglab as sl
 from servinglab.hardware import catalog
 from servinglab.result import save
 from servinglab.result.log import Segments
+from servinglab.result.setup import RunSetup
 from servinglab.workload.lengths import Geometric
 
 CHAT = sl.poisson(40, 200, seed=3, prompt_tokens=60, output_tokens=Geometric(90))
@@ -31,7 +32,7 @@ def on_a_roof():
     step = sl.roofline("qwen3-30b-a3b", "h100-sxm", tensor_parallel=2, interconnect_gb_s=math.inf)
     cache = sl.kv_cache("qwen3-30b-a3b", "h100-sxm", tensor_parallel=2, other_gib=5.5)
     served = sl.simulate(CHAT, sl.ContinuousBatching(16), step.sides(), kv=cache)
-    return dataclasses.replace(served, description={**served.description, "roofline": step})
+    return dataclasses.replace(served, setup=dataclasses.replace(served.setup, roofline=step))
 
 
 def many_pots():
@@ -41,7 +42,7 @@ def many_pots():
 def measured():
     served = preempting()
     return dataclasses.replace(
-        served, segments=None, step_time=None, description={"engine": "v1", "seats": np.int64(4)}
+        served, segments=None, step_time=None, setup=RunSetup.of({"engine": "v1", "seats": np.int64(4)})
     )
 
 
@@ -109,8 +110,8 @@ def test_objects_of_the_library_come_back_as_themselves(file):
         "i": {"kind": "Blocks"},
         "j": sl.LengthBucketedBatching(4, 0.5, edges=[128, 512]),
     }
-    sl.save_run(dataclasses.replace(nobody_finished(), description=objects), file)
-    again = sl.read_run(file).description
+    sl.save_run(dataclasses.replace(nobody_finished(), setup=RunSetup.of(objects)), file)
+    again = sl.read_run(file).setup.told()
     assert again == objects
     assert again["f"].usable_blocks == objects["f"].usable_blocks
     assert again["f"].change(gpu_memory_utilization=0.9) == objects["f"].change(gpu_memory_utilization=0.9)
@@ -126,7 +127,7 @@ def test_a_step_time_of_ones_own_comes_back_as_its_name(file):
     sl.save_run(run, file)
     again = sl.read_run(file)
     assert again.step_time is None
-    assert again.description["step_time"] == "double"
+    assert again.setup.step_time == "double"
     assert again.summary().to_dict() == run.summary().to_dict()
 
 
@@ -138,7 +139,7 @@ def test_a_pool_of_ones_own_comes_back_as_text(file):
     run = sl.simulate(CHAT, sl.ContinuousBatching(32, 128), STEP, kv=Pool())
     sl.save_run(run, file)
     again = sl.read_run(file)
-    assert isinstance(again.description["kv"], str)
+    assert isinstance(again.setup.kv, str)
     assert run.summary().kv_blocks == 100
     assert again.summary().kv_blocks is None
     assert again.summary().preemptions == run.summary().preemptions > 0
@@ -177,18 +178,31 @@ def test_a_run_from_another_version_says_so(file):
 
 def test_a_format_from_the_future_is_refused(file):
     sl.save_run(preempting(), file)
-    change_about(file, servinglab="9.1", format_version=2)
-    message = rf"run.npz was saved by servinglab 9.1 in format 2; servinglab {sl.__version__} reads format 1"
+    change_about(file, servinglab="9.1", format_version=3)
+    message = rf"run.npz was saved by servinglab 9.1 in format 3; servinglab {sl.__version__} reads formats 1 to 2"
     with pytest.raises(ValueError, match=message):
         sl.read_run(file)
+
+
+def test_a_run_in_the_first_format_is_read(file):
+    """It said what was run under ``description``, and where a measured run was from as ``measured``."""
+    run = preempting()
+    sl.save_run(run, file)
+    with np.load(file) as archive:
+        about = json.loads(archive["about"].tobytes())
+    change_about(
+        file, format_version=1, setup=None, description={**about["setup"], "measured": "a soup", "cook": "ada"}
+    )
+    again = sl.read_run(file)
+    assert again.setup == dataclasses.replace(run.setup, source="a soup", facts={"cook": "ada"})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"format": "cake"}, "isn't a saved run: it doesn't say that it is one"),
-        ({"description": {"kv": {"@": "Barrel", "litres": 9}}}, "can't be read by .*: it holds a 'Barrel', which"),
-        ({"description": {"kv": {"@": "Blocks", "litres": 9}}}, "can't be read by .*litres"),
+        ({"setup": {"kv": {"@": "Barrel", "litres": 9}}}, "can't be read by .*: it holds a 'Barrel', which"),
+        ({"setup": {"kv": {"@": "Blocks", "litres": 9}}}, "can't be read by .*litres"),
         ({"step_time": {"@": "AffineStep", "fixed_s": -1, "per_request_s": 0}}, "fixed_s must be a finite number >= 0"),
         ({"rejections": 5}, "can't be read by"),
     ],
@@ -281,7 +295,7 @@ def test_a_roofline_is_compared_by_its_facts():
     def run(accelerator):
         step = sl.roofline("llama-3.1-8b", accelerator)
         served = sl.simulate(CHAT, sl.ContinuousBatching(16), step.sides(), kv=sl.kv_cache("llama-3.1-8b", accelerator))
-        return dataclasses.replace(served, description={**served.description, "roofline": step})
+        return dataclasses.replace(served, setup=dataclasses.replace(served.setup, roofline=step))
 
     differs = sl.compare_runs(run("h100-sxm"), run("h200-sxm")).settings
     assert differs["roofline.accelerator"] == differs["kv.accelerator"] == ("h100-sxm", "h200-sxm")

@@ -80,8 +80,8 @@ def test_an_engine_that_keeps_the_rules_gives_the_simulators_result_to_the_nanos
     by_step = sl.reference(work, engine.scheduler, TRUTH, kv=engine.kv)  # logs each step, as a measured run does
     assert measured.summary(slo={"ttft_s": 0.1}).to_dict() == by_step.summary(slo={"ttft_s": 0.1}).to_dict()
     assert dict(engine.asked) == dict(enumerate(work.output_tokens.tolist()))
-    assert measured.description["measured"] == "made up"
-    assert measured.description["cpu_per_wall"] == pytest.approx(0.5)
+    assert measured.setup.source == "made up"
+    assert measured.setup.cpu_per_wall == pytest.approx(0.5)
 
 
 def test_cpu_time_can_be_the_clock():
@@ -110,7 +110,7 @@ def test_a_measured_run_is_saved_and_read_like_any_other(tmp_path):
     sl.save_run(measured, tmp_path / "run.npz")
     again = sl.read_run(tmp_path / "run.npz")
     assert again.summary().to_dict() == measured.summary().to_dict()
-    assert again.description["engine"] == {"engine": "made up"}
+    assert again.setup.facts["engine"] == {"engine": "made up"}
 
 
 def test_calibration_finds_the_truth_within_its_intervals_under_noise():
@@ -200,7 +200,7 @@ def test_a_real_engine_forms_every_step_by_the_rules_and_gives_every_token(tiny_
     assert log.prefill_tokens.max() <= 64
     assert (run.arrival_ns <= run.scheduled_ns).all() and (run.scheduled_ns < run.first_token_ns).all()
     assert abs(sl.metrics.little(run).gap) < 1e-9
-    assert run.description["engine"]["threads"] == 1
+    assert run.setup.facts["engine"]["threads"] == 1
     # the engine is idle again, and serves the same requests in the same steps
     assert serve_stepped(work, engine).steps().charged.tolist() != [] and engine.step().gave == {}
 

@@ -442,7 +442,7 @@ def _show_other(args: argparse.Namespace) -> int:
             print(steps)
         return 0
     result = read_run(args.run_read)
-    about, summary = told_plainly(result.description), result.summary(args.slo)
+    about, summary = told_plainly(result.setup.told()), result.summary(args.slo)
     if args.json:
         write_json(args.json, {"description": about, "summary": summary.to_dict()})
     if args.json != "-":

@@ -116,7 +116,7 @@ def _write(outcome: Outcome, engine: OpenVinoEngine, folder: Path) -> None:
         "engine": engine.facts,
         "scheduler": told_plainly(engine.scheduler),
         "kv": told_plainly(engine.kv),
-        "clock": outcome.runs[0].description["clock"],
+        "clock": outcome.runs[0].setup.clock,
         "cpu_per_wall": outcome.cpu_per_wall,
         "calibration": outcome.calibration.to_dict(),
         "loads": {each.load: each.rows() for each in outcome.predictions},

@@ -309,8 +309,7 @@ def _check_workload_options(args: argparse.Namespace, serves: Engine) -> None:
 
 def _described(result: Result, serves: Engine, interrupted: bool) -> Result:
     """The result with what `simulate` can't know of the run."""
-    more = {"roofline": serves.roof} if serves.roof is not None else {}
-    return replace(result, description={**result.description, **more, "interrupted": interrupted})
+    return replace(result, setup=replace(result.setup, roofline=serves.roof, interrupted=interrupted))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ It serves the requests of a workload, each at its own instant, or those that `jo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from servinglab.engine.limits import LAST_INSTANT_S, check_end, check_scale, lon
 from servinglab.engine.protocol import FOREVER, Happened, Request, View, check_changed
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.result.token_log import TokenSegments
 from servinglab.scheduling.blocks import HasBlocks, prefix_keys
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching
@@ -130,7 +130,7 @@ class FastEngine:
         """Let all time pass, and say now and then how far it is."""
         self._pass(FOREVER, progress=progress)
 
-    def result(self, description: Mapping[str, Any]) -> Result:
+    def result(self, description: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
         n, outcome = self._count, self._outcome()
         finish = np.maximum(outcome.finish[:n], NEVER)
@@ -149,7 +149,7 @@ class FastEngine:
             output_tokens=output[:n],
             status=status,
             step_time=self.step_time,
-            description=description,
+            setup=description,
             rejections=rejected,
             **self._facts(),
         )
@@ -675,7 +675,7 @@ class FastSteps(_FastTokens):
         state["lasts_ns"] = lasts = asked_ns(self.step_time, *holds)
         check_end((int(step["start_ns"]) + lasts) / 1e9)
 
-    def result(self, description: Mapping[str, Any]) -> Result:
+    def result(self, description: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
         if self.memory.state["asking"][0]:  # interrupted within a step
             self._keep()

@@ -123,7 +123,7 @@ def binding_caps(result: Result, from_s: float = 0.0) -> dict[str, float]:
     >>> binding_caps(run)
     {'max_num_seqs': 1.0, 'max_num_batched_tokens': 0.0, 'kv_blocks': 0.0}
     """
-    log, rules = result.segments, result.description.get("scheduler")
+    log, rules = result.segments, result.setup.scheduler
     if log is None:
         raise ValueError("result must have a log of steps: segments is None")
     if not isinstance(rules, ContinuousBatching):

@@ -285,7 +285,7 @@ def _from_log(result: Result) -> dict[str, Any]:
     names = ("mean_batch_size", "busy_fraction", "mean_in_system", "mean_kv_usage", "max_kv_usage")
     if log is None or not (facts := result.log_facts).steps:
         return {**dict.fromkeys(names, math.nan), "kv_blocks": None}
-    pool = getattr(result.description.get("kv"), "usable_blocks", None)  # one's own comes from a file as text
+    pool = result.setup.usable_blocks
     numbers = (
         facts.running_steps / facts.steps,
         math.nan if result.pots is None else facts.busy_s / (result.pots * duration),

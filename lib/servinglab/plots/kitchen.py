@@ -72,7 +72,7 @@ def _lane(name: str, run: Result) -> dict[str, Any]:
         raise ValueError(f"results must be of orders without prompts; {name!r} has prompts")
     first = np.searchsorted(steps.start_ns, run.scheduled_ns)
     ends = [steps.end_ns[k : k + n].tolist() for k, n in zip(first, run.output_tokens.tolist(), strict=True)]
-    scheduler = run.description["scheduler"]
+    scheduler = run.setup.scheduler
     if scheduler.run_to_completion:  # a seat is free again when the whole batch is done
         done = {moment: 0 for moment in run.scheduled_ns.tolist()}
         for moment, end in zip(run.scheduled_ns.tolist(), ends, strict=True):

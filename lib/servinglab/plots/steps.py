@@ -109,8 +109,8 @@ def step_states(result: Result, workload: Workload) -> StepStates:
     )
     if not same_requests:
         raise ValueError(f"result must be a run of the workload; {len(result)} requests differ from {len(workload)}")
-    scheduler = result.description.get("scheduler")
-    kv = result.description.get("kv")
+    scheduler = result.setup.scheduler
+    kv = result.setup.kv
     if isinstance(scheduler, ContinuousBatching) and (kv is not None or scheduler.counts_tokens):
         return _put_again(result, workload, scheduler, kv, log)
     return _from_rows(result, scheduler, log)
@@ -287,7 +287,7 @@ def _lane(name: str, run: Result, workload: Workload, labels: Sequence[str] | No
         )
     if labels is not None and (len(labels) != n or not all(isinstance(label, str) for label in labels)):
         raise ValueError(f"labels must be one string for each of {n} requests; got {labels!r}")
-    kv = run.description.get("kv")
+    kv = run.setup.kv
     gone_ns = np.where(run.status == Status.REJECTED, run.arrival_ns, run.finish_ns)
     rows = []
     for k in range(n):

@@ -133,14 +133,14 @@ def run_settings(result: Result) -> dict[str, Any]:
     {'scheduler': 'StaticBatching', 'scheduler.batch_size': 5, 'scheduler.last': 'full_price',
      'scheduler.streaming': False, 'scheduler.padded': True}
     """
-    told = dict(result.description)
+    told = result.setup.told()
     if "roofline" in told:
         told.pop("step_time", None)
     return _flat(told_plainly(told))
 
 
 def told_plainly(value: Any) -> Any:
-    """A description as JSON can hold it: a dataclass is a dictionary with its ``kind``, a catalogue row its id.
+    """A setting as JSON can hold it: a dataclass is a dictionary with its ``kind``, a catalogue row its id.
 
     Examples
     --------

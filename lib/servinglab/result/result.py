@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from servinglab.result.setup import RunSetup
 from servinglab.step_time.affine import FS_PER_NS, ClosedForm
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Result:
         None: as many as anyone could want.
     step_time : callable or None
         What priced the steps.
-    description : mapping
-        What was run, for titles and reports.
+    setup : RunSetup
+        What was run.
     late_gaps : pair of int64 arrays
         Gaps in nanoseconds before tokens whose request got none in the step before, and how many there were: after a
         preemption, or when the budget of tokens passed a request over. In a measured run without a log of steps, all
@@ -80,7 +81,7 @@ class Result:
     streaming: bool = True
     pots: int | None = 1
     step_time: Any = None
-    description: Mapping[str, Any] = field(default_factory=dict)
+    setup: RunSetup = field(default_factory=RunSetup)
     late_gaps: tuple[Ints, Ints] = field(default_factory=lambda: (np.zeros(0, np.int64), np.zeros(0, np.int64)))
     rejections: Mapping[int, str] = field(default_factory=dict)
 
@@ -219,10 +220,7 @@ class Result:
         """
         from servinglab.result.totals import read_log
 
-        block_size = getattr(self.description.get("kv"), "block_size", None)
-        reserved = getattr(self.description.get("scheduler"), "reserve_whole_answer", False)
-        blocks_per_step = 0.0 if block_size is None or reserved else 1 / block_size
-        return read_log(self._log(), self.step_time, *self.late_gaps, blocks_per_step)
+        return read_log(self._log(), self.step_time, *self.late_gaps, self.setup.blocks_per_step)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from servinglab.base.version import __version__
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.workload.outcomes import Status
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "servinglab run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _REQUESTS = (
     "arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "prompt_tokens", "output_tokens", "preemptions",
@@ -51,7 +52,7 @@ def save_run(result: Result, path: str | Path) -> None:
     Parameters
     ----------
     result : Result
-        Simulated or measured. Its `description` may hold anything; what isn't plain or of this library becomes text.
+        Simulated or measured. Its setup may hold anything; what isn't plain or of this library becomes text.
     path : str or Path
         By custom it ends in ``.npz``. An older file is replaced.
 
@@ -68,7 +69,7 @@ def save_run(result: Result, path: str | Path) -> None:
     >>> path = pathlib.Path(tempfile.mkdtemp(), "static.npz")
     >>> save_run(served, path)
     >>> again = read_saved_run(path)
-    >>> bool((again.finish_ns == served.finish_ns).all()), again.description["scheduler"].batch_size
+    >>> bool((again.finish_ns == served.finish_ns).all()), again.setup.scheduler.batch_size
     (True, 10)
     """
     step_time = _encode(result.step_time)
@@ -79,7 +80,7 @@ def save_run(result: Result, path: str | Path) -> None:
         "streaming": result.streaming,
         "pots": result.pots,
         "step_time": None if _is_text(step_time) else step_time,
-        "description": _encode(result.description),
+        "setup": _encode(result.setup.told()),
         "rejections": [[int(number), reason] for number, reason in result.rejections.items()],
     }
     arrays = {f"requests.{name}": getattr(result, name) for name in _REQUESTS}
@@ -115,10 +116,10 @@ def read_saved_run(path: str | Path) -> Result:
         known = False
     if not known:
         raise ValueError(f"{path} isn't a saved run: it doesn't say that it is one")
-    if version != FORMAT_VERSION:
+    if version not in range(1, FORMAT_VERSION + 1):
         raise ValueError(
             f"{path} was saved by servinglab {written} in format {version}; servinglab {__version__} reads "
-            f"format {FORMAT_VERSION}"
+            f"formats 1 to {FORMAT_VERSION}"
         )
     if written != __version__:
         warnings.warn(f"{path} was saved by servinglab {written}; this is {__version__}", stacklevel=3)
@@ -133,13 +134,21 @@ def read_saved_run(path: str | Path) -> Result:
             streaming=bool(about["streaming"]),
             pots=about["pots"],
             step_time=_decode(about["step_time"]),
-            description=_decode(about["description"]),
+            setup=_setup(about),
             late_gaps=tuple(_table(arrays, "late_gaps", _LATE_GAPS).values()),  # type: ignore[arg-type]
             rejections={int(number): str(reason) for number, reason in about["rejections"]},
         )
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}, saved by servinglab {written}, can't be read by {__version__}: {what}") from None
+
+
+def _setup(about: Mapping[str, Any]) -> RunSetup:
+    """What was run. Format 1 had the same under other names, and a measured run's source as ``measured``."""
+    told = _decode(about.get("setup") or about["description"])
+    if "measured" in told:
+        told["source"] = told.pop("measured")
+    return RunSetup.of(told)
 
 
 # Objects as JSON and back

@@ -20,6 +20,7 @@ from servinglab.engine.arrivals import Arrivals
 from servinglab.engine.clock import Given, Progress, drive
 from servinglab.engine.reference.tokens import serve_tokens
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler
 from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
@@ -283,7 +284,7 @@ def reference(
         loop.join(Order(k, prompt[k], output[k], scale[k]), now)
 
     loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, len(workload)), more_to_come)
-    facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, description=description)
+    facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, setup=description)
     return drive(loop, workload, arrivals, come, progress, **facts)
 
 
@@ -324,7 +325,6 @@ def counts_tokens(scheduler: Scheduler, pots: int | None, kv: HasBlocks | None) 
 
 def describe(
     workload: Workload, scheduler: Scheduler, step_time: StepTime, pots: int | None, kv: HasBlocks | None = None
-) -> dict[str, Any]:
-    """What is being run, for titles and reports."""
-    told = {"workload": workload.name, "scheduler": scheduler, "step_time": step_time, "pots": pots or "endless"}
-    return told if kv is None else {**told, "kv": kv}
+) -> RunSetup:
+    """What is being run."""
+    return RunSetup(workload.name, scheduler, step_time, pots or "endless", kv)

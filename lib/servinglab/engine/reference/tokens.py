@@ -17,6 +17,7 @@ import numpy as np
 from servinglab.engine.arrivals import Arrivals
 from servinglab.engine.clock import Given, Progress, drive
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks, prefix_keys
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence, Step
@@ -161,7 +162,7 @@ def serve_tokens(
     scheduler: ContinuousBatching,
     step_time: StepTime,
     kv: HasBlocks | None,
-    description: dict[str, Any],
+    description: RunSetup,
     progress: Progress | None,
 ) -> Result:
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
@@ -173,7 +174,7 @@ def serve_loop(
     workload: Workload,
     progress: Progress | None,
     step_time: StepTime | None,
-    description: dict[str, Any],
+    description: RunSetup,
 ) -> Result:
     """Lead a loop through a workload; `step_time` and `description` are the result's."""
     check_token_workload(workload)
@@ -193,9 +194,7 @@ def serve_loop(
         return sequences[k].preemptions if k in sequences else 0
 
     arrivals = Arrivals(workload)
-    return drive(
-        loop, workload, arrivals, come, progress, preemptions, pots=1, step_time=step_time, description=description
-    )
+    return drive(loop, workload, arrivals, come, progress, preemptions, pots=1, step_time=step_time, setup=description)
 
 
 def check_token_workload(workload: Workload) -> None:

@@ -104,7 +104,7 @@ class Outcome:
     @property
     def cpu_per_wall(self) -> float:
         runs = [run for each in self.predictions for run in each.measured]
-        return float(np.mean([run.description["cpu_per_wall"] for run in runs]))
+        return float(np.mean([run.setup.cpu_per_wall for run in runs]))
 
 
 def predict_loads(

@@ -15,12 +15,13 @@ What this leaves out: everything between the steps of a live server, and engines
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from servinglab.base.checks import check_choice
 from servinglab.engine.reference.tokens import TokenLoop, price_ns, serve_loop
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.scheduling.vllm_rules import Step
@@ -132,7 +133,7 @@ def serve_stepped(
     Returns
     -------
     Result
-        With a log of steps; `Result.description` holds the engine's facts, the scheduler, and ``cpu_per_wall``: CPU
+        With a log of steps; `Result.setup` holds the engine's facts, the scheduler, and ``cpu_per_wall``: CPU
         seconds per second of the steps, which is near the number of computing threads on a quiet machine and lower on
         a busy one.
 
@@ -144,17 +145,16 @@ def serve_stepped(
         On Ctrl-C, with what was done. The engine then isn't idle.
     """
     loop = _EngineLoop(engine, check_choice("clock", clock, CLOCKS))
-    description: dict[str, Any] = {
-        "measured": str(engine.facts["engine"]),
-        "workload": workload.name,
-        "scheduler": engine.scheduler,
-        "kv": engine.kv,
-        "clock": clock,
-        "engine": dict(engine.facts),
-    }
-    result = serve_loop(loop, workload, progress, None, description)
+    setup = RunSetup(
+        workload=workload.name,
+        scheduler=engine.scheduler,
+        kv=engine.kv,
+        source=str(engine.facts["engine"]),
+        clock=clock,
+        facts={"engine": dict(engine.facts)},
+    )
+    result = serve_loop(loop, workload, progress, None, setup)
     if result.rejections:
         number, reason = next(iter(result.rejections.items()))
         raise ValueError(f"request {number} can never be served: {reason}")
-    description["cpu_per_wall"] = loop.cpu_s / loop.wall_s
-    return result
+    return replace(result, setup=replace(setup, cpu_per_wall=loop.cpu_s / loop.wall_s))

@@ -47,6 +47,7 @@ from servinglab.base.arrays import Floats
 from servinglab.base.checks import check_choice
 from servinglab.metrics.streams import chunk_gaps
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.workload.outcomes import NEVER, Status
 
 OUTCOMES = {
@@ -190,7 +191,7 @@ def to_result(
     records: Sequence[Record],
     since: str = "scheduled",
     opened_s: float | None = None,
-    description: dict[str, Any] | None = None,
+    setup: RunSetup = RunSetup(),  # noqa: B008  (it can't be changed)
 ) -> Result:
     """A measured run as a `Result` without a log of steps.
 
@@ -203,7 +204,7 @@ def to_result(
         when it was sent. A request that was never sent arrived when it was scheduled.
     opened_s : float, optional
         Time 0 of the result, on the records' clock; the first arrival if not given.
-    description : dict, optional
+    setup : RunSetup, optional
         What was run.
 
     Returns
@@ -251,7 +252,7 @@ def to_result(
         preemptions=np.zeros(len(rows), np.int32),
         status=np.array([status.get(record.outcome, Status.UNSERVED) for record in rows], np.uint8),
         pots=None,
-        description=description or {},
+        setup=setup,
         late_gaps=(np.rint(gaps_s * 1e9).astype(np.int64), tokens),
         rejections={k: _why(record) for k, record in enumerate(rows) if record.outcome == "rate_limited"},
     )

@@ -15,7 +15,7 @@ The tools use the same words for different things. What is done about it:
 - AIPerf's ``credit_issued_ns`` is when a credit was issued, not when it was due: ``since="scheduled"`` is refused.
 
 Their percentiles (numpy's linear rule, or others) are left aside: the metrics compute them anew, by nearest rank, with
-failed requests in every denominator. Where ITL is refused, `Result.description` says why, and the summary has none.
+failed requests in every denominator. Where ITL is refused, `Result.setup` says why, and the summary has none.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from servinglab.measure.load_test.run import FORMAT
 from servinglab.measure.readers.vllm_run import read_vllm_run
 from servinglab.measure.readers.vllm_steps import is_vllm_steps, read_vllm_steps
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.workload.outcomes import NEVER, Status
 
 SINCE = ("scheduled", "sent")
@@ -67,7 +68,7 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
         the name.
     since : {"scheduled", "sent"}, optional
         What an arrival is. The default is "scheduled" for our load tests and "sent" for the others, which all have the
-        real send; `Result.description` says which it is. An engine's own times count from when it queued a request.
+        real send; `Result.setup` says which it is. An engine's own times count from when it queued a request.
 
     Returns
     -------
@@ -142,7 +143,11 @@ def _folder(place: Path, since: str | None) -> Result:
         raise ValueError(f"{place} holds {len(runs)} runs: give one of its files, {', '.join(runs)}")
     test = read_load_test(place)
     setup = test.state["setup"]
-    about = {"server": setup["root"], "model": setup["model"], "workload": [s["name"] for s in test.state["stages"]]}
+    about = {
+        "server": setup["root"],
+        "model": setup["model"],
+        "workload": tuple(s["name"] for s in test.state["stages"]),
+    }
     return _records(place, test.records, since, about)
 
 
@@ -152,7 +157,7 @@ def _records(place: Path, records: Sequence[Record], since: str | None, about: M
         raise ValueError(f"{place} holds no request that was sent to its end")
     since = since or "scheduled"
     try:
-        return to_result(used, since, description={"measured": place.name, "since": since, **about})
+        return to_result(used, since, setup=RunSetup.of({"source": place.name, "since": since, **about}))
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
@@ -327,6 +332,6 @@ def _result(path: Path, rows: list[_Row], since: str | None, about: dict[str, An
         preemptions=np.zeros(len(rows), np.int32),
         status=np.where(done, Status.FINISHED, Status.UNSERVED).astype(np.uint8),
         pots=None,
-        description={"measured": path.name, "since": since, **about, **({"no_itl": no_gaps} if no_gaps else {})},
+        setup=RunSetup.of({"source": path.name, "since": since, "no_itl": no_gaps, **about}),
         late_gaps=(np.array([round(gap * 1e9) for gap in gaps], np.int64), np.ones(len(gaps), np.int64)),
     )

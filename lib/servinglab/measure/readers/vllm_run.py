@@ -26,6 +26,7 @@ from servinglab.base.arrays import Floats
 from servinglab.base.checks import check_number
 from servinglab.metrics.percentiles import percentile
 from servinglab.result.result import Result
+from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.workload.model import MAX_TOKENS, Workload
@@ -136,7 +137,7 @@ def read_vllm_run(
         output_tokens=work.output_tokens,
         preemptions=np.zeros(len(rows), np.int32),
         status=np.full(len(rows), Status.FINISHED, np.uint8),
-        description={"measured": name},
+        setup=RunSetup(source=name),
     )
     scheduler, kv = _settings(meta, series, max_num_seqs, usable_blocks)
     return MeasuredRun(name, work, result, scheduler, kv, series, meta)

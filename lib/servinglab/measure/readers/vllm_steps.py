@@ -21,6 +21,7 @@ from typing import Any
 from servinglab.engine.arrivals import Arrivals
 from servinglab.engine.clock import Given, drive
 from servinglab.measure.readers.vllm_run import MeasuredRun
+from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.recorded import scheduler_of
 from servinglab.workload.model import Workload
@@ -86,17 +87,17 @@ def _run(
         [requests[k][4] for k in order],
         name=about["load"],
     )
-    description = {
-        "measured": f"vLLM {about['environment']['vllm']}",
-        "workload": about["load"],
-        "scheduler": rules,
-        "kv": kv,
-        "engine": about["environment"],
-    }
+    setup = RunSetup(
+        workload=about["load"],
+        scheduler=rules,
+        kv=kv,
+        source=f"vLLM {about['environment']['vllm']}",
+        facts={"engine": about["environment"]},
+    )
     loop = _Recorded(work, steps, {k: place for place, k in enumerate(order)}, opens)
     result = drive(
         loop, work, Arrivals(work), loop.join, None, loop.lost.__getitem__, pots=1, step_time=None,
-        description=description,
+        setup=setup,
     )  # fmt: skip
     if not result.finished.all():
         raise ValueError(f"{path}: {int((~result.finished).sum())} of {len(result)} requests aren't done in it")
