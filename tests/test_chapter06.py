@@ -18,10 +18,10 @@ from servinglab import read_run
 from servinglab.cli.bench_http import add_parser
 from servinglab.course import explorers, quiz
 from servinglab.measure.load_test import plan, report
-from servinglab.measure.load_test.records import OUTCOMES
 from servinglab.metrics.knee import Level, find_knee, level_of
 from servinglab.metrics.percentiles import percentile
 from servinglab.workload.lengths import Geometric, Uniform
+from servinglab.workload.outcomes import OUTCOMES
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = sl.AffineStep(fixed_s=0.010, per_request_s=0.0005, per_prefill_token_s=0.00005)

@@ -24,10 +24,11 @@ import pytest
 import servinglab as sl
 from servinglab.measure.load_test.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
 from servinglab.measure.load_test.prompts import Prompts
-from servinglab.measure.load_test.records import OUTCOMES, Record, read_records, record_of, to_result
+from servinglab.measure.load_test.records import Record, read_records, record_of, to_result
 from servinglab.measure.load_test.report import SCHEMA, LoadTest, make_report, read_load_test
 from servinglab.measure.load_test.run import Setup, run_load_test
 from servinglab.measure.load_test.server_facts import get, kept
+from servinglab.workload.outcomes import OUTCOMES
 from streaming_server import StreamingServer
 
 # What each fault of the server must be called. Requests ask for 1, 2, ... tokens, and so choose theirs.
@@ -145,7 +146,7 @@ def test_nobody_is_there(tmp_path: Path) -> None:
     assert report.content["levels"][0]["request_throughput"] == 0
     assert "inf" in str(report)
     summary = sl.read_run(tmp_path).summary()
-    assert (summary.by_status["UNSERVED"], summary.e2e_s.p50) == (3, math.inf)
+    assert (summary.by_status["REFUSED"], summary.e2e_s.p50) == (3, math.inf)
 
 
 def test_a_closed_loop_never_has_more_under_way_than_clients(tmp_path: Path) -> None:
@@ -596,7 +597,7 @@ def test_gaps_are_shared_by_the_tokens_of_a_chunk() -> None:
 def test_statuses_and_arrivals_of_a_result() -> None:
     rows = [record(0, 1.0), record(1, 2.0, None, outcome="rate_limited", http_status=429), record(2, 3.0, None)]
     scheduled, sent = to_result(rows), to_result(rows, since="sent")
-    assert [sl.Status(each).name for each in scheduled.status] == ["FINISHED", "REJECTED", "UNSERVED"]
+    assert [sl.Status(each).name for each in scheduled.status] == ["FINISHED", "RATE_LIMITED", "TIMEOUT"]
     assert scheduled.e2e_s[0] == pytest.approx(1.0)
     assert sent.e2e_s[0] == pytest.approx(0.999)
     assert scheduled.arrival_s.tolist() == [0.0, 1.0, 2.0]

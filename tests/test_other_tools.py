@@ -48,7 +48,7 @@ def test_a_file_of_vllms_bench(tmp_path: Path) -> None:
     assert result.ttft_s[[0, 2]] == pytest.approx([0.5, 0.25])
     assert result.e2e_s[[0, 2]] == pytest.approx([0.8, 0.55])
     assert result.tpot_s[[0, 2]] == pytest.approx([0.15, 0.3])
-    assert [sl.Status(each).name for each in result.status] == ["FINISHED", "UNSERVED", "FINISHED"]
+    assert [sl.Status(each).name for each in result.status] == ["FINISHED", "FAILED", "FINISHED"]
     gaps, tokens = result.itl()
     assert gaps.tolist() == [0.1, 0.2, 0.3]
     assert tokens.tolist() == [1, 1, 1]
@@ -149,7 +149,7 @@ def test_aiperfs_warm_up_and_failures(tmp_path: Path) -> None:
     cancelled = aiperf_line(metadata={**aiperf_line()["metadata"], "was_cancelled": True})
     lines = [warm, aiperf_line(), failed, cancelled]
     result = sl.read_run(put(tmp_path, "\n".join(map(json.dumps, lines))))
-    assert result.summary().by_status == {"FINISHED": 1, "UNSERVED": 2, "REJECTED": 0}
+    assert result.summary().by_status == {"FINISHED": 1, "UNSERVED": 0, "REJECTED": 0, "FAILED": 2}
     assert result.setup.facts["warm_up_requests_left_out"] == 1
     assert result.itl()[0].tolist() == [0.2, 0.4]
     assert result.summary().tpot_s.missing == 2
@@ -194,6 +194,6 @@ def test_our_own_vllm_names_are_read_back_as_the_same_run(tmp_path: Path) -> Non
     rows = [record(k, float(k), None if k == 3 else 1.0 + 0.1 * k) for k in range(6)]
     (fields,) = vllm_bench_fields(made_run(*rows)).values()
     again, ours = sl.read_run(put(tmp_path, fields)), to_result(rows, since="sent")
-    for name in ("arrival_ns", "first_token_ns", "finish_ns", "output_tokens", "status"):
+    for name in ("arrival_ns", "first_token_ns", "finish_ns", "output_tokens", "finished"):
         assert getattr(again, name) == pytest.approx(getattr(ours, name), abs=2), name
     assert fields["mean_ttft_ms"] == pytest.approx(1000 * np.nanmean(ours.ttft_s))

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servinglab.base.arrays import Floats
+from servinglab.workload.outcomes import Status
 
 if TYPE_CHECKING:
     from servinglab.result.result import Result
@@ -76,7 +77,7 @@ class Summary:
     requests : int
         All of them, finished or not.
     by_status : dict
-        How many requests ended with which `Status`, by name.
+        How many requests ended with which `Status`, by name; FINISHED, UNSERVED and REJECTED always, others if any did.
     one_token : int
         Requests of one output token: without a TPOT.
     duration_s : float
@@ -168,7 +169,7 @@ class Summary:
         return table([list(fact) for fact in self._facts()]) + table(rows, header)
 
     def _facts(self) -> list[tuple[str, str]]:
-        shown = {name: count for name, count in self.by_status.items() if count or name != "REJECTED"}
+        shown = {name: count for name, count in self.by_status.items() if count or name != Status.REJECTED.name}
         statuses = ", ".join(f"{count:,} {name.lower()}" for name, count in shown.items())
         facts = [
             ("requests", f"{self.requests:,} ({statuses})"),
@@ -240,8 +241,6 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
     >>> summary.e2e_s.p50, summary.e2e_s.max, summary.good_requests, summary.one_token
     (0.54, 0.66, 2, 3)
     """
-    from servinglab.workload.outcomes import Status
-
     n, done = len(result), result.finished
     duration = result.duration_s
     one_token = result.output_tokens <= 1
@@ -253,7 +252,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         good = int(np.count_nonzero(within_limits(result, slo, latencies_s)))
     return Summary(
         requests=n,
-        by_status={status.name: int(np.count_nonzero(result.status == int(status))) for status in Status},
+        by_status=_by_status(result),
         one_token=int(np.count_nonzero(one_token)),
         duration_s=duration,
         request_throughput=int(np.count_nonzero(done)) / duration,
@@ -301,6 +300,12 @@ def _from_log(result: Result) -> dict[str, Any]:
         math.nan if pool is None else facts.most_blocks / pool,
     )
     return {**dict(zip(names, numbers, strict=True)), "kv_blocks": pool}
+
+
+def _by_status(result: Result) -> dict[str, int]:
+    counts = np.bincount(result.status, minlength=len(Status)).tolist()
+    usual = (Status.FINISHED, Status.UNSERVED, Status.REJECTED)
+    return {status.name: counts[status] for status in Status if counts[status] or status in usual}
 
 
 def _not_priced(result: Result) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from servinglab.base.arrays import Floats, Ints
 from servinglab.base.checks import check_choice, check_number
 from servinglab.metrics.percentiles import percentile
-from servinglab.workload.outcomes import NEVER, Status
+from servinglab.workload.outcomes import NEVER, TURNED_AWAY
 
 if TYPE_CHECKING:
     from servinglab.result.result import Result
@@ -197,13 +197,13 @@ def _windows(result: Result, window_s: float, every_s: float | None, metric: str
 
 
 def _times(result: Result, metric: str) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """Arrivals and ends, `_NOT_YET` where there was none, of all who came; and who was rejected."""
+    """Arrivals and ends, `_NOT_YET` where there was none, of all who came; and who was turned away."""
     check_choice("metric", metric, tuple(_ENDS))
     came = result.arrival_ns != NEVER
     if not came.any():
         raise ValueError("result must hold at least one request that came; got none")
     end = np.asarray(getattr(result, _ENDS[metric]), np.int64)[came]
-    rejected = (result.status == Status.REJECTED)[came]
+    rejected = np.isin(result.status, TURNED_AWAY)[came]
     return np.asarray(result.arrival_ns, np.int64)[came], np.where(end == NEVER, _NOT_YET, end), rejected
 
 

@@ -29,7 +29,7 @@ from servinglab.scheduling.vllm_rules import PagedScheduler
 from servinglab.scheduling.vllm_rules import Sequence as Request
 from servinglab.web import Component, named, word
 from servinglab.workload.model import PREFIX_TOKENS, Workload
-from servinglab.workload.outcomes import NEVER, Status
+from servinglab.workload.outcomes import NEVER, TURNED_AWAY, Status
 
 MOST_REQUESTS = 24  # more rows don't fit on a phone
 MOST_STEPS = 400  # nor do more columns
@@ -288,7 +288,7 @@ def _lane(name: str, run: Result, workload: Workload, labels: Sequence[str] | No
     if labels is not None and (len(labels) != n or not all(isinstance(label, str) for label in labels)):
         raise ValueError(f"labels must be one string for each of {n} requests; got {labels!r}")
     kv = run.setup.kv
-    gone_ns = np.where(run.status == Status.REJECTED, run.arrival_ns, run.finish_ns)
+    gone_ns = np.where(np.isin(run.status, TURNED_AWAY), run.arrival_ns, run.finish_ns)
     rows = []
     for k in range(n):
         reads = told.states[k] == PREFILLS

@@ -12,7 +12,7 @@ sent_s                 when it was sent: just before the client asked for a conn
 first_token_s          when the first chunk with output came
 finish_s               when the last chunk with output came, of an answer that is whole
 ended_s                when the client was done with it, however it ended
-outcome                one of `OUTCOMES`
+outcome                one of `servinglab.workload.outcomes.OUTCOMES`
 http_status            the status of the response
 detail                 what was wrong, for a person
 retry_after_s          what a response of 429 or 503 asked for; it is recorded, and nothing is sent again
@@ -48,38 +48,7 @@ from servinglab.base.checks import check_choice
 from servinglab.metrics.streams import chunk_gaps
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
-from servinglab.workload.outcomes import NEVER, Status
-
-OUTCOMES = {
-    "finished": "a whole answer",
-    "refused": "the connection was refused",
-    "connect_failed": "no connection for another reason: name not found, unreachable, TLS",
-    "connect_timeout": "no connection in time",
-    "disconnected": "the connection was closed before any answer",
-    "rate_limited": "Too Many Requests, 429",
-    "client_error": "another 4xx: the server didn't like the request",
-    "server_error": "5xx",
-    "redirected": "3xx: the server names another address, which isn't asked",
-    "unexpected_status": "a status that is neither 200 nor 3xx nor 4xx nor 5xx",
-    "first_token_timeout": "no token in time: slow first bytes, or none",
-    "hung": "the stream stopped, without an end",
-    "timeout": "tokens came, but the whole took too long",
-    "cut": "the stream ended before the answer did",
-    "malformed": "an event that isn't what the interface promises",
-    "not_utf8": "an event that isn't UTF-8",
-    "stream_error": "the server reported an error in the stream",
-    "error_body": "200, and an error instead of a stream",
-    "not_streamed": "200, and a whole answer at once instead of a stream",
-    "finish_abort": "the server broke the answer off: finish_reason abort, or a word for it",
-    "finish_error": "the server failed within the answer: finish_reason error",
-    "finish_unknown": "a finish_reason that isn't known here, or none",
-    "no_tokens": "a whole answer without a token",
-    "client_fault": "the client itself failed",
-    "interrupted": "the run was stopped meanwhile; resuming sends it again",
-}
-"""Every way a request can end, and what it means."""
-
-TIMEOUTS = ("connect_timeout", "first_token_timeout", "hung", "timeout")
+from servinglab.workload.outcomes import NEVER, OUTCOMES, Status
 
 
 @dataclass(frozen=True)
@@ -210,9 +179,8 @@ def to_result(
     Returns
     -------
     Result
-        A request that failed is UNSERVED, or REJECTED if the server answered 429; its output tokens are the limit that
-        was asked for. Times to first tokens of answers that failed later are kept. The gaps between tokens are in
-        `late_gaps`.
+        A request that failed has its outcome's status; its output tokens are the limit that was asked for. Times to
+        first tokens of answers that failed later are kept. The gaps between tokens are in `late_gaps`.
 
     Raises
     ------
@@ -238,7 +206,7 @@ def to_result(
     def ns(times: Iterable[float | None]) -> Any:
         return np.array([NEVER if at is None else round((at - opened) * 1e9) for at in times], np.int64)
 
-    status = {"finished": Status.FINISHED, "rate_limited": Status.REJECTED}
+    status = np.array([Status.of(record.outcome) for record in rows], np.uint8)
     gaps_s, tokens = pooled_gaps(rows)
     return Result(
         arrival_ns=ns(map(arrival, rows)),
@@ -250,20 +218,16 @@ def to_result(
             [record.output_tokens if record.finished else record.max_tokens for record in rows], np.int64
         ),
         preemptions=np.zeros(len(rows), np.int32),
-        status=np.array([status.get(record.outcome, Status.UNSERVED) for record in rows], np.uint8),
+        status=status,
         pots=None,
         setup=setup,
         late_gaps=(np.rint(gaps_s * 1e9).astype(np.int64), tokens),
-        rejections={k: _why(record) for k, record in enumerate(rows) if record.outcome == "rate_limited"},
+        rejections={int(k): Status.RATE_LIMITED.meaning for k in np.flatnonzero(status == Status.RATE_LIMITED)},
     )
 
 
 def _counted(count: int | None, asked: int) -> int:
     return asked if count is None else count
-
-
-def _why(record: Record) -> str:
-    return OUTCOMES[record.outcome]
 
 
 @contextmanager

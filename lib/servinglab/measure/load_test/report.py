@@ -33,12 +33,13 @@ import numpy as np
 from servinglab.base.checks import check_number
 from servinglab.base.text import aligned, show_number
 from servinglab.base.version import __version__
-from servinglab.measure.load_test.records import OUTCOMES, TIMEOUTS, Record, pooled_gaps, read_records
+from servinglab.measure.load_test.records import Record, pooled_gaps, read_records
 from servinglab.measure.load_test.run import read_state
 from servinglab.measure.load_test.server_facts import EVERY_S
 from servinglab.metrics.knee import Knee, Level, find_knee
 from servinglab.metrics.slo import SLO_NAMES
 from servinglab.metrics.summary import Spread, spread_of, weighted_spread_of
+from servinglab.workload.outcomes import OUTCOMES, TIMEOUTS
 
 LATE_S = 0.005
 BUSY = 0.9
@@ -267,7 +268,7 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
     output = sum(record.output_tokens or 0 for record in window.finished)
     prompt_counted = counted and all(record.prompt_tokens is not None for record in window.finished)
     outcomes = Counter(record.outcome for record in rows)
-    limited, late = outcomes["rate_limited"], sum(outcomes[name] for name in TIMEOUTS)
+    limited, late = outcomes["rate_limited"], sum(outcomes[each.outcome] for each in TIMEOUTS)
     failed = len(rows) - outcomes["finished"]
     level: dict[str, Any] = {
         "load": told["load"],

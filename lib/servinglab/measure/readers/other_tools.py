@@ -73,8 +73,8 @@ def read_measured_run(path: str | Path, since: str | None = None) -> Result:
     Returns
     -------
     Result
-        Without a log of steps, but for a recording of vLLM's. Failed requests are UNSERVED, or REJECTED for a 429 in
-        a folder.
+        Without a log of steps, but for a recording of vLLM's. A failed request's status is its outcome, or FAILED
+        where the file doesn't name it.
 
     Raises
     ------
@@ -330,7 +330,7 @@ def _result(path: Path, rows: list[_Row], since: str | None, about: dict[str, An
         # what a failed request would have got isn't in the files; more than one, so that its TPOT is missing
         output_tokens=np.array([max(row.output_tokens, 2 - done[k]) for k, row in enumerate(rows)], np.int64),
         preemptions=np.zeros(len(rows), np.int32),
-        status=np.where(done, Status.FINISHED, Status.UNSERVED).astype(np.uint8),
+        status=np.where(done, Status.FINISHED, Status.FAILED).astype(np.uint8),
         pots=None,
         setup=RunSetup.of({"source": path.name, "since": since, "no_itl": no_gaps, **about}),
         late_gaps=(np.array([round(gap * 1e9) for gap in gaps], np.int64), np.ones(len(gaps), np.int64)),
