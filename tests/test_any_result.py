@@ -66,6 +66,14 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
     "percentile": (lambda run: metrics.percentile(ok(run), 0.99), NOTHING),
     "weighted_percentile": (lambda run: metrics.weighted_percentile(*run.itl(), 0.5), GAPS),
     "little": (metrics.little, LOG),
+    "whole_run": (metrics.whole_run, NOTHING),
+    "request_throughput": (metrics.request_throughput, NOTHING),
+    "output_throughput": (metrics.output_throughput, NOTHING),
+    "total_token_throughput": (metrics.total_token_throughput, NOTHING),
+    "request_goodput": (lambda run: metrics.request_goodput(run, {"e2e_s": 1}), NOTHING),
+    "busy_fraction": (metrics.busy_fraction, NOTHING),
+    "mean_in_system": (metrics.mean_in_system, NOTHING),
+    "relative_errors": (lambda run: compare.relative_errors(run, run), "every request must have finished|^$"),
     "binding_caps": (metrics.binding_caps, LOG),
     "summarize": (metrics.summarize, NOTHING),
     "good_requests": (lambda run: metrics.good_requests(run, {"ttft_s": 1, "tpot_s": 1, "e2e_s": 2}), NOTHING),
@@ -111,6 +119,7 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
 
 NO_RUN_IN_IT = {
     "as_text": "takes a setting",
+    "per_second": "takes a count",
     "is_known": "takes a setting",
     "is_saved_run": "takes a file",
     "read_saved_run": "takes a file",

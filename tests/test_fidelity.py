@@ -12,7 +12,8 @@ import servinglab as sl
 from servinglab.fidelity import validation
 from servinglab.fidelity.published_points import Point, closed_loop_point, fit_capped
 from servinglab.measure.calibration.run_fit import COEFFICIENTS, carry, fit_run, replay, roofline_start, step_of
-from servinglab.measure.readers.vllm_run import MeasuredRun, SeveralEngines, read_vllm_run, relative_errors
+from servinglab.measure.readers.vllm_run import MeasuredRun, SeveralEngines, read_vllm_run
+from servinglab.result.compare import relative_errors
 from servinglab.workload.lengths import LogNormal
 
 RULES = sl.ContinuousBatching(48, 2048)

@@ -191,11 +191,11 @@ def test_summary_counts_the_missing_in_every_denominator() -> None:
     s = summarize(_measured(), {"ttft_s": 2.0, "e2e_s": 3.0})
     assert s.requests == 4
     assert s.by_status["FINISHED"] == 2 and s.by_status["UNSERVED"] == 2 and sum(s.by_status.values()) == 4
-    assert s.duration_s == 3.0
-    assert s.request_throughput == pytest.approx(2 / 3)
-    assert s.output_throughput == pytest.approx(6 / 3)
+    assert s.duration_s == 7.0  # until the last event, an arrival that nobody served
+    assert s.request_throughput == pytest.approx(2 / 7)
+    assert s.output_throughput == pytest.approx(6 / 7)
     assert (s.good_requests, s.good_request_fraction) == (2, 0.5)  # 3.0 s keeps a limit of 3.0 s
-    assert s.request_goodput == pytest.approx(2 / 3)
+    assert s.request_goodput == pytest.approx(2 / 7)
     # E2E: 0.5, 3, never, never
     assert (s.e2e_s.count, s.e2e_s.missing) == (2, 2)
     assert (s.e2e_s.mean, s.e2e_s.max) == (1.75, 3.0)
@@ -276,7 +276,7 @@ def test_percentiles_of_the_summary_are_nearest_rank() -> None:
 def test_nothing_finished_and_nobody_came() -> None:
     nothing = summarize(_measured(finish_ns=np.full(4, NEVER), status=np.ones(4, np.uint8)), {"e2e_s": 1.0})
     assert nothing.good_request_fraction == 0.0
-    assert math.isnan(nothing.duration_s) and math.isnan(nothing.request_throughput)
+    assert nothing.duration_s == 7.0 and nothing.request_throughput == 0.0
     assert nothing.e2e_s.count == 0 and nothing.e2e_s.p50 == math.inf and math.isnan(nothing.e2e_s.mean)
     columns = ("arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "output_tokens", "status")
     empty = summarize(_measured(**{name: np.zeros(0, np.int64) for name in columns}), {"e2e_s": 1.0})

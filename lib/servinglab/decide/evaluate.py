@@ -18,6 +18,7 @@ from servinglab.engine.reference.pots import check_pots
 from servinglab.engine.simulate import simulate
 from servinglab.metrics.intervals import PercentileInterval, independent_percentile_interval, percentile_interval
 from servinglab.metrics.percentiles import percentile
+from servinglab.metrics.rates import busy_fraction
 from servinglab.metrics.slo import check_slo
 from servinglab.result.result import Result
 from servinglab.scheduling.blocks import HasBlocks
@@ -208,11 +209,16 @@ class Judge:
                 verdict = "fails"
             elif high > limit and verdict == "meets":
                 verdict = "close"
-        busy = math.nan
-        if result.pots is not None and result.segments is not None:
-            busy = result.segments.busy_s / (result.pots * result.duration_s)
         return Candidate(
-            settings, scheduler, times, intervals, max(ratios, default=0.0), busy, "simulated", len(result), verdict
+            settings,
+            scheduler,
+            times,
+            intervals,
+            max(ratios, default=0.0),
+            busy_fraction(result),
+            "simulated",
+            len(result),
+            verdict,
         )
 
     def _percentiles(self, result: Result) -> tuple[dict[str, float], dict[str, PercentileInterval]]:

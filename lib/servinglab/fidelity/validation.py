@@ -25,7 +25,8 @@ from typing import Any
 from servinglab.fidelity.published_points import Point, fit_capped, leave_one_out
 from servinglab.hardware import catalog
 from servinglab.measure.calibration.run_fit import RunFit, carry, fit_run, replay, roofline_start, step_of
-from servinglab.measure.readers.vllm_run import MeasuredRun, SeveralEngines, read_vllm_run, relative_errors
+from servinglab.measure.readers.vllm_run import MeasuredRun, SeveralEngines, read_vllm_run
+from servinglab.result.compare import relative_errors
 from servinglab.scheduling.recorded import differences, read_engine_trace
 from servinglab.workload.public_data import data_folder
 

@@ -15,6 +15,16 @@ from servinglab.metrics.intervals import (
 from servinglab.metrics.knee import Knee, Level, find_knee, level_of
 from servinglab.metrics.littles_law import Little, little
 from servinglab.metrics.percentiles import percentile, weighted_percentile
+from servinglab.metrics.rates import (
+    Window,
+    busy_fraction,
+    mean_in_system,
+    output_throughput,
+    request_goodput,
+    request_throughput,
+    total_token_throughput,
+    whole_run,
+)
 from servinglab.metrics.slo import SLO_NAMES, check_slo, good_requests
 from servinglab.metrics.streams import chunk_gaps, chunk_tpot_s
 from servinglab.metrics.summary import Spread, Summary, summarize
@@ -30,10 +40,12 @@ __all__ = [
     "PercentileInterval",
     "Spread",
     "Summary",
+    "Window",
     "WindowedAttainment",
     "WindowedPercentile",
     "batch_means",
     "binding_caps",
+    "busy_fraction",
     "check_slo",
     "chunk_gaps",
     "chunk_tpot_s",
@@ -42,14 +54,20 @@ __all__ = [
     "independent_percentile_interval",
     "level_of",
     "little",
+    "mean_in_system",
+    "output_throughput",
     "percentile",
     "percentile_interval",
     "promise_confidence",
+    "request_goodput",
+    "request_throughput",
     "running_caps",
     "samples_needed",
     "summarize",
     "tokens_held",
+    "total_token_throughput",
     "weighted_percentile",
+    "whole_run",
     "windowed_attainment",
     "windowed_percentile",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from servinglab.metrics.rates import mean_in_system, request_throughput
+
 if TYPE_CHECKING:
     from servinglab.result.result import Result
 
@@ -66,7 +68,7 @@ def little(result: Result) -> Little:
     if n == 0 or done < n:
         raise ValueError(f"result must hold at least one request, all finished; got {done} finished of {n}")
     return Little(
-        mean_in_system=result.segments.request_seconds / result.duration_s,
-        rate_rps=n / result.duration_s,
+        mean_in_system=mean_in_system(result),
+        rate_rps=request_throughput(result),
         mean_latency_s=float(result.e2e_s.mean()),
     )

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servinglab.base.arrays import Floats
+from servinglab.metrics.rates import output_throughput, per_second, request_throughput, whole_run
 from servinglab.workload.outcomes import Status
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Summary:
     one_token : int
         Requests of one output token: without a TPOT.
     duration_s : float
-        From time 0, when the doors open, to the last finish; NaN if nothing finished.
+        From the first arrival to the last event: `servinglab.metrics.rates.whole_run`.
     request_throughput, output_throughput : float
         Finished requests, and their output tokens, per second of the duration.
     ttft_s, tpot_s, itl_s, e2e_s, wait_s : Spread
@@ -241,8 +242,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
     >>> summary.e2e_s.p50, summary.e2e_s.max, summary.good_requests, summary.one_token
     (0.54, 0.66, 2, 3)
     """
-    n, done = len(result), result.finished
-    duration = result.duration_s
+    n, window = len(result), whole_run(result)
     one_token = result.output_tokens <= 1
     gaps, tokens = _itl(result)
     latencies_s = {name: getattr(result, name) for name in SLO_NAMES}
@@ -254,9 +254,9 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         requests=n,
         by_status=_by_status(result),
         one_token=int(np.count_nonzero(one_token)),
-        duration_s=duration,
-        request_throughput=int(np.count_nonzero(done)) / duration,
-        output_throughput=int(result.output_tokens.sum(where=done)) / duration,
+        duration_s=result.duration_s,
+        request_throughput=request_throughput(result, window),
+        output_throughput=output_throughput(result, window),
         ttft_s=spread_of(latencies_s["ttft_s"]),
         tpot_s=spread_of(latencies_s["tpot_s"][~one_token]),
         itl_s=weighted_spread_of(gaps, tokens),
@@ -268,7 +268,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         not_priced=_not_priced(result),
         slo=None if slo is None else dict(slo),
         good_requests=good,
-        request_goodput=None if good is None else good / duration,
+        request_goodput=None if good is None else per_second(good, window),
         good_request_fraction=None if good is None else (good / n if n else math.nan),
     )
 
@@ -287,16 +287,16 @@ def _tells_wait(result: Result) -> bool:
 
 def _from_log(result: Result) -> dict[str, Any]:
     """Averages over steps and over time, and the share of the pool's blocks in use; NaN where no log tells."""
-    log, duration = result.segments, result.duration_s
+    log, window = result.segments, whole_run(result)
     names = ("mean_batch_size", "busy_fraction", "mean_in_system", "mean_kv_usage", "max_kv_usage")
     if log is None or not (facts := result.log_facts).steps:
         return {**dict.fromkeys(names, math.nan), "kv_blocks": None}
     pool = result.setup.usable_blocks
     numbers = (
         facts.running_steps / facts.steps,
-        math.nan if result.pots is None else facts.busy_s / (result.pots * duration),
-        (facts.in_pots_s + log.waited_s) / duration,
-        math.nan if pool is None else facts.block_s / duration / pool,
+        math.nan if result.pots is None else per_second(facts.busy_s, window) / result.pots,
+        per_second(facts.in_pots_s + log.waited_s, window),
+        math.nan if pool is None else per_second(facts.block_s, window) / pool,
         math.nan if pool is None else facts.most_blocks / pool,
     )
     return {**dict(zip(names, numbers, strict=True)), "kv_blocks": pool}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from servinglab.metrics.rates import request_throughput
 from servinglab.web import Component, named, word
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _lane(name: str, run: Result) -> dict[str, Any]:
     return {
         "name": name,
         "seats": max(seats, 1 + max(order["seat"] for order in orders)),
-        "last": run.duration_s,
+        "last": float(np.nanmax(run.finish_s, initial=0.0)),
         "orders": orders,
         "steps": (np.column_stack([steps.start_ns, steps.end_ns]) / 1e9).tolist(),
     }
@@ -119,7 +120,7 @@ def _kitchen_table(results: Mapping[str, Result]) -> str:
     head = ("scheduler", "last_served", "throughput", "mean_latency", "max_latency")
     rows = []
     for name, run in results.items():
-        rate = len(run) / run.duration_s
+        rate = request_throughput(run)
         cells = (f"{run.duration_s:.2f} s", f"{rate:.2f} /s", f"{run.e2e_s.mean():.2f} s", f"{run.e2e_s.max():.2f} s")
         numbers = "".join(f"<td>{cell}</td>" for cell in cells)
         rows.append(f'<tr><th scope="row">{named(name)}</th>{numbers}</tr>')

@@ -120,6 +120,41 @@ def compare_runs(
     )
 
 
+def relative_errors(ours: Result, real: Result) -> dict[str, float]:
+    """(ours − real) / real of the throughputs, and of mean and P99 of TTFT, TPOT and E2E.
+
+    Each is that of `Result.summary`. What is undefined in both, such as the TPOT of answers of one token, is left out.
+
+    Raises
+    ------
+    ValueError
+        If a request of either run didn't finish: its latencies are unknown.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> work = sl.poisson(20, 1000, seed=1)
+    >>> slow, quick = (sl.simulate(work, sl.ContinuousBatching(64), sl.AffineStep(a, 0.02)) for a in (0.4, 0.36))
+    >>> {name: round(error, 2) for name, error in relative_errors(quick, slow).items() if "e2e" in name}
+    {'mean_e2e_s': -0.1, 'p99_e2e_s': -0.11}
+    """
+    for run in (ours, real):
+        if not run.finished.all():
+            missing = int((~run.finished).sum())
+            raise ValueError(f"every request must have finished; {missing} of {len(run)} did not")
+
+    def figures(run: Result) -> dict[str, float]:
+        summary = run.summary()
+        found = {name: getattr(summary, name) for name in ("request_throughput", "output_throughput")}
+        for name in ("ttft_s", "tpot_s", "e2e_s"):
+            spread = getattr(summary, name)
+            found |= {f"mean_{name}": spread.mean, f"p99_{name}": spread.p99}
+        return found
+
+    a, b = figures(ours), figures(real)
+    return {name: a[name] / b[name] - 1 for name in b if not (math.isnan(a[name]) and math.isnan(b[name]))}
+
+
 def run_settings(result: Result) -> dict[str, Any]:
     """What was run, one plain value a setting, under names such as ``scheduler.max_num_seqs``.
 

@@ -137,9 +137,10 @@ class Result:
 
     @property
     def duration_s(self) -> float:
-        """From time 0, when the doors open, to the last finish; NaN if nothing finished."""
-        last = int(self.finish_ns.max(initial=NEVER))
-        return last / 1e9 if last != NEVER else float("nan")
+        """From the first arrival to the last event, as `metrics.rates.whole_run` has it; NaN if nobody came."""
+        from servinglab.metrics.rates import whole_run
+
+        return whole_run(self).seconds if (self.arrival_ns != NEVER).any() else float("nan")
 
     def steps(self) -> Segments:
         """The log with one row per step, ordered by start and pot.

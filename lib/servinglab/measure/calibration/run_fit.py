@@ -396,7 +396,7 @@ def _with_future(seen: MeasuredRun, rng: np.random.Generator) -> Workload:
     """The seen requests, and others like them until the last of the seen is done, at most twice as many."""
     work, n = seen.workload, len(seen)
     gaps = np.diff(work.arrival_s)
-    lasts_s = seen.result.duration_s - work.arrival_s[-1]
+    lasts_s = float(np.nanmax(seen.result.finish_s)) - work.arrival_s[-1]
     more = 2 * n if gaps.mean() <= 0 else int(min(2 * n, lasts_s / gaps.mean()))
     like = rng.integers(0, n, more)
     columns: dict[str, Any] = {

@@ -226,7 +226,7 @@ def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _
         mine = [record for record in mine if record.outcome != "interrupted"]
         if not mine:
             continue
-        begin = clock["start_s"] + warmup_s
+        begin = clock["start_s"] + warmup_s if warmup_s else min(record.scheduled_s for record in mine)
         last_s = max(record.scheduled_s for record in mine) - cooldown_s
         if warmup_s or cooldown_s:
             end = last_s

@@ -24,7 +24,6 @@ import numpy as np
 
 from servinglab.base.arrays import Floats
 from servinglab.base.checks import check_number
-from servinglab.metrics.percentiles import percentile
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
@@ -141,37 +140,6 @@ def read_vllm_run(
     )
     scheduler, kv = _settings(meta, series, max_num_seqs, usable_blocks)
     return MeasuredRun(name, work, result, scheduler, kv, series, meta)
-
-
-def figures(result: Result) -> dict[str, float]:
-    """Throughputs, and mean and P99 (nearest rank) of TTFT, TPOT and E2E, in tokens, requests and seconds.
-
-    Throughput counts from the first arrival to the last finish.
-
-    Raises
-    ------
-    ValueError
-        If a request didn't finish: its latencies are unknown.
-    """
-    if not result.finished.all():
-        raise ValueError(f"every request must have finished; {int((~result.finished).sum())} of {len(result)} did not")
-    lasts_s = float(result.finish_ns.max() - result.arrival_ns.min()) / 1e9
-    found = {
-        "request_throughput": len(result) / lasts_s,
-        "output_throughput": float(result.output_tokens.sum()) / lasts_s,
-    }
-    for metric in ("ttft_s", "tpot_s", "e2e_s"):
-        values = getattr(result, metric)
-        values = values[~np.isnan(values)]  # a one-token answer has no TPOT
-        found[f"mean_{metric}"] = float(values.mean())
-        found[f"p99_{metric}"] = percentile(values, 0.99)
-    return found
-
-
-def relative_errors(simulated: Result, measured: Result) -> dict[str, float]:
-    """(simulated − measured) / measured of each of `figures`."""
-    ours, real = figures(simulated), figures(measured)
-    return {name: ours[name] / real[name] - 1 for name in real}
 
 
 def _read_requests(file: Path) -> list[dict[str, Any]]:
