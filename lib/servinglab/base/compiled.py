@@ -28,12 +28,17 @@ def whole_numbers(names: str) -> np.dtype[Any]:
 
 try:
     import numba
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba.core import cgutils, types
     from numba.core.caching import CompileResultCacheImpl, FunctionCache
+    from numba.extending import intrinsic
 except ImportError:  # pragma: no cover - the tests run it in a child process without numba
     warnings.warn("numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2)
 
     def part(function: Callable[..., Any]) -> Any:
         return function
+
+    apart = part
 
     def compiled(function: Callable[..., Any]) -> Any:
         def call(*arguments: Any) -> Any:
@@ -41,12 +46,20 @@ except ImportError:  # pragma: no cover - the tests run it in a child process wi
 
         return call
 
+    def own_copy(record: Any) -> Any:
+        return record
+
+    def write_back(record: Any, own: Any) -> None:
+        pass
+
     def _by_name(value: Any) -> Any:
         """A memory whose records have attributes, as they do for numba."""
         if isinstance(value, tuple):
             return type(value)(*map(_by_name, value))
         return value.view(np.recarray) if getattr(value, "dtype", np.dtype(int)).names else value
 else:
+    # Memory is made in Python: without numba's counts of references to it the kernels are ten times as fast.
+    _OPTIONS = {"error_model": "numpy", "_nrt": False}
 
     @functools.cache
     def sources_stamp(folder: Path) -> bytes:
@@ -69,10 +82,37 @@ else:
 
     def compiled(function: Callable[..., Any]) -> Any:
         """Compile a function that Python calls; keep it on disk where numba finds a place."""
-        dispatcher = numba.njit(error_model="numpy", _nrt=False)(function)
+        dispatcher = numba.njit(**_OPTIONS)(function)
         dispatcher._cache = _Cache(function)  # as `cache=True` does, but for the key
         return dispatcher
 
-    # Memory is made in Python: without numba's counts of references to it the kernels are ten times as fast.
-    part = numba.njit(error_model="numpy", _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    """Compile a piece of such a function, which is cached with it: nothing is made for callers from Python."""
+    def part(function: Callable[..., Any]) -> Any:
+        """Compile a piece of such a function into it: nothing is made for callers from Python."""
+        return numba.njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)(function)
+
+    def apart(function: Callable[..., Any]) -> Any:
+        """The same, but called: a piece that is large, or rarely needed."""
+        return numba.njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+    @intrinsic
+    def own_copy(_context: Any, record: Any) -> Any:
+        """A copy of a record that only the caller can see, so that the compiler keeps its fields in registers."""
+
+        def copy(_target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            size = signature.args[0].size
+            own = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), size))
+            own.align = 16
+            cgutils.raw_memcpy(builder, own, arguments[0], ir.IntType(64)(size), 1)
+            return builder.bitcast(own, arguments[0].type)
+
+        return record(record), copy
+
+    @intrinsic
+    def write_back(_context: Any, record: Any, own: Any) -> Any:
+        """Write such a copy back to where it came from."""
+
+        def copy(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            cgutils.raw_memcpy(builder, arguments[0], arguments[1], ir.IntType(64)(signature.args[0].size), 1)
+            return target.get_dummy_value()
+
+        return types.void(record, own), copy

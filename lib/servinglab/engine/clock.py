@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from servinglab.engine.arrivals import Arrivals
+from servinglab.engine.protocol import Given
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
 from servinglab.workload.model import Workload
@@ -29,15 +30,6 @@ class SimulationInterrupted(KeyboardInterrupt):
     def __init__(self, partial: Result) -> None:
         super().__init__(f"interrupted after {int(partial.finished.sum())} of {len(partial)} requests")
         self.partial = partial
-
-
-class Given(NamedTuple):
-    """Tokens that a step brings one request: how many, whether they are its last, and the step's row of the log."""
-
-    number: int
-    tokens: int
-    done: bool
-    row: dict[str, Any]
 
 
 class Loop(Protocol):

@@ -13,7 +13,7 @@ import numpy as np
 from servinglab.engine.clock import Progress
 from servinglab.engine.columns import ROOM, Log, Requests, kept, longer, put
 from servinglab.engine.limits import LAST_INSTANT_S, check_end, check_scale, longest_step_s, seats_of
-from servinglab.engine.protocol import FOREVER, Happened, Request, View, check_changed
+from servinglab.engine.protocol import FOREVER, Happened, Request, View, check_changed, check_request
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
@@ -62,7 +62,8 @@ class FastEngine:
             raise ValueError("join needs an engine without a workload: this one's requests come by themselves")
         if request.key is not None:
             raise ValueError("key must be None where the engine is compiled: it asks prefix_ids; got a callable")
-        check_number_after(request.number, self._numbers)
+        if self._numbers and request.number <= self._numbers[-1]:
+            raise ValueError(f"number must be larger than {self._numbers[-1]}, the last one's; got {request.number}")
         self._check_request(request)
         self._pass(self._instant(now_ns))
         reason = self.why_never(request.prompt_tokens, request.output_tokens)
@@ -87,7 +88,7 @@ class FastEngine:
         m = self.memory
         if r is None or r in self._gone or not 0 <= m.arrival[r] <= now_ns or m.finish[r] != NEVER:
             raise ValueError(f"number must be that of a request that is here and isn't done; got {number}")
-        self._give_up(r, now_ns)
+        self._give_up(r)
         self._gone.add(r)
 
     def change(self, scheduler: Any, now_ns: int) -> None:
@@ -133,7 +134,7 @@ class FastEngine:
     def result(self, description: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
         n, outcome = self._count, self._outcome()
-        finish = np.maximum(outcome.finish[:n], NEVER)
+        finish = np.maximum(outcome.finish[:n], NEVER) if self._gone else outcome.finish[:n]
         status = (finish == NEVER).astype(np.uint8) * np.uint8(Status.UNSERVED)  # else FINISHED, which is 0
         rejected = {}
         if self.workload is not None:
@@ -168,7 +169,7 @@ class FastEngine:
         """Write a request that joins to its row."""
         raise NotImplementedError
 
-    def _give_up(self, r: int, now_ns: int) -> None:
+    def _give_up(self, r: int) -> None:
         """Have the kernel give a request up."""
         self.kernel.abort(self.memory, r)
 
@@ -222,14 +223,7 @@ class FastEngine:
 
     def _check_request(self, request: Request) -> None:
         """Refuse a request that breaks a rule, or with which a step might overflow the clock."""
-        least = int(self.counts_tokens)
-        for name, value, at_least in (
-            ("prompt_tokens", request.prompt_tokens, least), ("output_tokens", request.output_tokens, 1)
-        ):  # fmt: skip
-            if value < at_least:
-                raise ValueError(f"{name} must be at least {at_least}; got {value}")
-        if self.counts_tokens and request.service_scale != 1.0:
-            raise ValueError(f"service_scale must be 1 where tokens are counted; got {request.service_scale:g}")
+        check_request(request, self.counts_tokens)
         mine = (request.prompt_tokens, request.output_tokens, request.service_scale)
         longest = tuple(map(max, self._longest, mine))
         if longest != self._longest:
@@ -239,13 +233,6 @@ class FastEngine:
     def _check_longest_step(self, scheduler: Any) -> None:
         if isinstance(self.step_time, ClosedForm) and self.workload is None:
             longest_step_s(scheduler, seats_of(scheduler), self.step_time, *self._longest)
-
-
-def check_number_after(number: int, before: list[int]) -> None:
-    """Refuse a number that doesn't ascend."""
-    last = before[-1] if before else -1
-    if number <= last:
-        raise ValueError(f"number must be larger than {last}, the last one's that joined; got {number}")
 
 
 class FastPots(FastEngine):
@@ -486,8 +473,11 @@ class FastStretches(_FastTokens):
         return len(self.rejections) if self.workload is None or self._leaves_out else 0
 
     def _call(self, until_ns: int, begins: bool) -> None:
-        state = self.memory.state
         self.kernel.advance(self.memory, self._log.buffer, self._marks.buffer, self._late, until_ns, begins)
+        self._keep()
+
+    def _keep(self) -> None:
+        state = self.memory.state
         self._log.keep(int(state["rows"][0]))
         self._marks.keep(int(state["marks"][0]))
         self._keep_late()
@@ -520,11 +510,9 @@ class FastStretches(_FastTokens):
         self.kernel.cut(self.memory, False)
         super()._follow(scheduler)
 
-    def _give_up(self, r: int, now_ns: int) -> None:
-        for _ in range(2):  # up to the step under way, then that step alone
-            self.kernel.part_at_present(self.memory)
-            self._pass(now_ns, begins=True)
-        self.kernel.part_at_present(self.memory)
+    def _give_up(self, r: int) -> None:
+        self.kernel.split(self.memory, self._log.buffer, self._marks.buffer, self._late)
+        self._keep()
         self.kernel.abort(self.memory, r)
 
     def _outcome(self) -> Any:

@@ -127,6 +127,8 @@ class View:
     preemptions : int
         So far.
 
+    Notes
+    -----
     Over several pots the figures are sums. With asynchronous scheduling the older of two steps under way counts.
     """
 
@@ -222,3 +224,20 @@ def check_changed(old: AnyScheduler, new: AnyScheduler, counts_tokens: bool) -> 
     if isinstance(new, ContinuousBatching) and not counts_tokens and new.counts_tokens:
         raise ValueError(f"scheduler must not count tokens where the engine doesn't; got {new!r}")
     return new
+
+
+def check_request(request: Request, counts_tokens: bool) -> None:
+    """Refuse a request that breaks a rule.
+
+    Examples
+    --------
+    >>> check_request(Request(0, prompt_tokens=0, output_tokens=1), counts_tokens=True)
+    Traceback (most recent call last):
+    ...
+    ValueError: prompt_tokens must be at least 1; got 0
+    """
+    for name, least in (("number", 0), ("prompt_tokens", int(counts_tokens)), ("output_tokens", 1)):
+        if getattr(request, name) < least:
+            raise ValueError(f"{name} must be at least {least}; got {getattr(request, name)}")
+    if counts_tokens and request.service_scale != 1.0:
+        raise ValueError(f"service_scale must be 1 where tokens are counted; got {request.service_scale:g}")

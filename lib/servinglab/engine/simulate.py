@@ -100,7 +100,8 @@ def simulate(
         check_token_workload(workload)
     n = len(workload)
     if isinstance(step_time, ClosedForm):
-        check_scale(step_time, float(workload.service_scale.max()))
+        if not tokens:
+            check_scale(step_time, float(workload.service_scale.max()))
         seats = seats_of(scheduler)
         check_clock(workload, scheduler, seats if isinstance(scheduler, StaticBatching) else min(seats, n), step_time)
     engine = open_engine(scheduler, step_time, pots, kv, workload)

@@ -16,16 +16,14 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from servinglab.base.checks import check_number
-from servinglab.engine.clock import Given
-from servinglab.engine.reference.pots import Order, PotLoop, check_engine, check_pots, counts_tokens
+from servinglab.engine.protocol import Given, Request
+from servinglab.engine.reference.pots import PotLoop, check_engine, check_pots, counts_tokens
 from servinglab.engine.reference.tokens import TokenLoop
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import Scheduler
-from servinglab.scheduling.vllm_rules import Sequence
 from servinglab.sim_server.prometheus import Metrics
 from servinglab.step_time.affine import StepTime
 from servinglab.workload.outcomes import NEVER
@@ -95,7 +93,7 @@ class LiveRequest:
     arrival_ns: int = NEVER
     first_ns: int = NEVER
     last_ns: int = NEVER
-    inside: Sequence | Order | None = field(default=None, repr=False)
+    inside: bool = field(default=False, repr=False)
 
 
 class LiveEngine:
@@ -202,11 +200,11 @@ class LiveEngine:
         if self._here.pop(request.number, None) is None:
             return
         self._metrics.request_success["abort"] += 1
-        if request.inside is None:
-            self._inbox.remove(request)
+        if request.inside:
+            self._loop.abort(request.number, self._last_ns)
         else:
-            self._loop.leave(request.inside, self._last_ns)
-        self._loop.scheduled_ns.pop(request.number, None)
+            self._inbox.remove(request)
+        self._forget(request)
 
     def wake(self) -> None:
         """Look again, soon, whether something can begin."""
@@ -252,14 +250,13 @@ class LiveEngine:
     def _admit(self, at: int, requests: list[LiveRequest]) -> None:
         self._last_ns = at
         for request in requests:
-            if self._tokens is not None:
-                key = request.key or partial(_of_nobody_else, request.number)
-                request.inside = Sequence(
-                    request.number, request.prompt_tokens, request.output_tokens, request.priority, key
-                )
-            else:
-                request.inside = Order(request.number, request.prompt_tokens, request.output_tokens)
-            self._loop.join(request.inside, at)
+            request.inside = True
+            self._loop.join(
+                Request(
+                    request.number, request.prompt_tokens, request.output_tokens, request.priority, key=request.key
+                ),
+                at,
+            )
             self._metrics.prefix_cache_queries += request.prompt_tokens if self.shares_prefixes else 0
         for row in self._loop.begin(at):
             self._metrics.num_preemptions += row["preempted"]
@@ -287,7 +284,8 @@ class LiveEngine:
 
     def _finished(self, request: LiveRequest) -> None:
         metrics = self._metrics
-        scheduled = self._loop.scheduled_ns.pop(request.number)
+        scheduled = self._loop.scheduled_ns[request.number]
+        self._forget(request)
         arrival, first, last = request.arrival_ns, request.first_ns, request.last_ns
         for histogram, begin, end in (
             (metrics.e2e_request_latency, arrival, last),
@@ -304,6 +302,7 @@ class LiveEngine:
         metrics.request_params_max_tokens.observe(request.max_tokens)
         metrics.request_success[request.reason] += 1
 
-
-def _of_nobody_else(number: int, k: int) -> Hashable:
-    return number, k
+    def _forget(self, request: LiveRequest) -> None:
+        """The loop keeps what it noted of a request until it's told to forget it."""
+        self._loop.scheduled_ns.pop(request.number, None)
+        self._loop.preemptions.pop(request.number, None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from servinglab.base.compiled import part
+from servinglab.base.compiled import apart
 
 
-@part
+@apart
 def push(key: Any, value: Any, size: int, k: int, v: int) -> int:
     """Push (k, v) onto a binary heap ordered by key, then value; return the new size."""
     i = size
@@ -21,7 +21,7 @@ def push(key: Any, value: Any, size: int, k: int, v: int) -> int:
     return size + 1
 
 
-@part
+@apart
 def pop(key: Any, value: Any, size: int) -> int:
     """Remove the heap's top, which the caller has read; return the new size."""
     size -= 1

@@ -249,11 +249,19 @@ def _come(m: Any, rules: Any, s: Any, now: int) -> None:
 
 
 @part
+def _steps_past(m: Any, q: Any, gap: int) -> int:
+    """The fewest steps of a pot's stretch that last at least `gap` nanoseconds."""
+    per_kv, per_kv_2 = m.sides[0].per_kv_token, m.sides[1].per_kv_token
+    return steps_to(q.base_fs, per_kv, q.base_2_fs, per_kv_2, q.read_tokens, q.charged, q.steps, gap)
+
+
+@part
 def _cut(m: Any, s: Any, p: int, gap: int) -> None:
     """A pot's stretch ends with the first of its steps that lasts it at least `gap` nanoseconds."""
-    q, per_kv, per_kv_2 = m.pot[p], m.sides[0].per_kv_token, m.sides[1].per_kv_token
-    steps = steps_to(q.base_fs, per_kv, q.base_2_fs, per_kv_2, q.read_tokens, q.charged, q.steps, gap)
+    q = m.pot[p]
+    steps = _steps_past(m, q, gap)
     if steps < q.steps:
+        per_kv, per_kv_2 = m.sides[0].per_kv_token, m.sides[1].per_kv_token
         q.steps = steps
         q.end_ns = q.start_ns + roof_ns(q.base_fs, per_kv, q.base_2_fs, per_kv_2, q.read_tokens, q.charged, steps)
         _rise(m, m.place[p])
@@ -512,6 +520,7 @@ def abort(m: Any, r: int) -> None:
                 at = m.after[at]
     q = m.pot[p]
     q.members -= 1
+    _cut(m, s, p, s.present_ns - q.start_ns + 1)
     at, before = q.list, NOBODY
     while at >= 0 and at != r:
         at, before = m.after[at], at
@@ -520,7 +529,6 @@ def abort(m: Any, r: int) -> None:
     if before >= 0:
         m.after[before], m.after[r] = m.after[r], q.list
         q.list = r
-    _cut(m, s, p, s.present_ns - q.start_ns + 1)
     ends = q.step + q.steps
     q.kv_tokens += m.leaves[r] - ends
     m.leaves[r] = ends
@@ -537,17 +545,21 @@ def view(m: Any) -> tuple[Any, ...]:
     """As of `stretches.view`; there are no blocks and no preemptions."""
     s = m.state[0]
     running, kv, tokens = np.int64(0), np.int64(0), np.int64(0)
-    per_kv, per_kv_2 = m.sides[0].per_kv_token, m.sides[1].per_kv_token
     for p in range(s.fresh):
         q = m.pot[p]
         if q.end_ns >= 0:
-            ended = np.int64(0)
-            if q.steps > 1:
-                gap = s.present_ns - q.start_ns + 1
-                ended = steps_to(q.base_fs, per_kv, q.base_2_fs, per_kv_2, q.read_tokens, q.charged, q.steps, gap) - 1
             running += q.members
-            kv += q.read_tokens + ended * q.charged
-            tokens += q.prefill_tokens + q.decode_tokens
+            ended, under_way = np.int64(0), True
+            if q.steps > 1:
+                gap = s.present_ns - q.start_ns
+                ended = _steps_past(m, q, gap + 1) - 1
+                if s.closed_ns < s.present_ns and ended > 0 and _steps_past(m, q, gap) == ended:
+                    under_way = False  # a step ends right now, and the next one hasn't begun
+            if under_way:
+                kv += q.read_tokens + ended * q.charged
+                tokens += q.prefill_tokens + q.decode_tokens
+            else:
+                kv += q.kv_tokens + ended * q.alive
     for i in range(s.ready):
         q = m.pot[m.ready[i]]
         running += q.members

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from servinglab.base.compiled import FAR, HALF, NS, compiled, part, whole_numbers
+from servinglab.base.compiled import FAR, HALF, NS, compiled, own_copy, part, whole_numbers, write_back
 from servinglab.engine.kernel.clients import send_next
 from servinglab.engine.kernel.heap import pop
 from servinglab.engine.kernel.prices import base_fs
@@ -47,7 +47,7 @@ STATE = np.dtype(
             "free_blocks", "held_tokens",  # the latter of those who decode
             "lost",  # preemptions that no row has told of yet
             "done", "answered",  # requests finished or turned away; how many of `answered` are written
-            "rows", "marks", "late",  # what the last call has written
+            "rows", "marks", "late", "logged_ns",  # what the last call has written, and up to when
             "looked_ns",  # up to when the line's wait is counted
             "present_ns", "closed_ns",  # how far it went, and the last instant at which all that could begin has begun
             "preemptions",
@@ -464,7 +464,7 @@ def _end(m: Any, rules: Any, s: Any, step: Any, log: Any, marks: Any, late: Any)
 def _write(rules: Any, s: Any, step: Any, log: Any, marks: Any) -> None:
     """Log the stretch."""
     row = log[s.rows]
-    row["end_ns"] = step.end_ns
+    row["end_ns"] = s.logged_ns = step.end_ns
     row["kv_tokens"] = step.kv_tokens
     row["kv_blocks"] = step.blocks if rules.limited else 0
     row["charged"] = step.charged
@@ -483,10 +483,10 @@ def _write(rules: Any, s: Any, step: Any, log: Any, marks: Any) -> None:
 
 
 @part
-def _pause(s: Any, until: int, log: Any) -> None:
-    """Nobody is here up to `until`."""
+def _pause(s: Any, log: Any) -> None:
+    """Log that nothing was computed since the last row."""
     row = log[s.rows]
-    row["end_ns"] = s.now_ns = until
+    row["end_ns"] = s.logged_ns = s.now_ns
     row["kv_tokens"] = row["kv_blocks"] = row["charged"] = row["steps"] = 0
     s.rows += 1
 
@@ -500,14 +500,9 @@ def _stop(s: Any, until: int, begins: bool) -> None:
         s.closed_ns = s.present_ns
 
 
-@compiled
-def advance(m: Any, log: Any, marks: Any, late: Any, until: int, begins: bool) -> None:
-    """Serve on, up to the steps that end and the requests that come at `until`, or until a log is full.
-
-    `begins`: what can begin at `until` begins, too. `late` gets the gaps before tokens whose request got none in the
-    step before. The state says how many rows, marks and gaps were written, and whether `until` was `reached`.
-    """
-    rules, s, step = m.rules[0], m.state[0], m.step[0]
+@part
+def _serve(m: Any, rules: Any, s: Any, step: Any, log: Any, marks: Any, late: Any, until: int, begins: bool) -> None:
+    """Stretches end and begin in turn."""
     full = min(len(log), len(marks))
     s.rows = s.marks = s.late = s.reached = 0
     while True:
@@ -521,16 +516,32 @@ def advance(m: Any, log: Any, marks: Any, late: Any, until: int, begins: bool) -
         if s.now_ns > until or (s.now_ns == until and not begins):
             _stop(s, until, begins)
             return
-        if s.rows >= full or s.late + len(m.seat) >= len(late):
+        if s.rows + 1 >= full or s.late + len(m.seat) >= len(late):
             return
-        if (s.running > 0 or _waiting(s) > 0) and _begin(m, rules, s, step, next_ns):
-            continue
+        if s.running > 0 or _waiting(s) > 0:
+            if s.logged_ns < s.now_ns:
+                _pause(s, log)
+            if _begin(m, rules, s, step, next_ns):
+                continue
         if next_ns > until or next_ns == FAR:
             if until < FAR:
                 s.now_ns = until
             _stop(s, until, begins)
             return
-        _pause(s, next_ns, log)
+        s.now_ns = next_ns
+
+
+@compiled
+def advance(m: Any, log: Any, marks: Any, late: Any, until: int, begins: bool) -> None:
+    """Serve on, up to the steps that end and the requests that come at `until`, or until a log is full.
+
+    `begins`: what can begin at `until` begins, too. `late` gets the gaps before tokens whose request got none in the
+    step before. The state says how many rows, marks and gaps were written, and whether `until` was `reached`.
+    """
+    rules, s, step = own_copy(m.rules[0]), own_copy(m.state[0]), own_copy(m.step[0])
+    _serve(m, rules, s, step, log, marks, late, until, begins)
+    write_back(m.state[0], s)
+    write_back(m.step[0], step)
 
 
 # ---- between two calls ----
@@ -582,11 +593,26 @@ def cut(m: Any, newcomer: bool) -> None:
 
 
 @compiled
-def part_at_present(m: Any) -> None:
-    """The stretch under way ends before the step that is under way at the present; if that is its first, after it."""
+def split(m: Any, log: Any, marks: Any, late: Any) -> None:
+    """The stretch under way is only the step that is under way at the present; the steps before it have ended.
+
+    All that can begin at the present has begun. The state says what was logged, as after `advance`.
+    """
     rules, s, step = m.rules[0], m.state[0], m.step[0]
-    if s.under_way and step.steps > 1:
-        _shorten(m, rules, s, step, max(1, _steps_past(m, step, s.present_ns - step.start_ns + 1) - 1))
+    s.rows = s.marks = s.late = 0
+    if not s.under_way or step.steps == 1:
+        return
+    ended = _steps_past(m, step, s.present_ns - step.start_ns + 1) - 1
+    _shorten(m, rules, s, step, max(1, ended))
+    if ended == 0:
+        return
+    _end(m, rules, s, step, log, marks, late)
+    s.free_blocks -= m.need[s.phase]
+    per_kv, per_kv_2, kv = m.sides[0].per_kv_token, m.sides[1].per_kv_token, s.held_tokens + s.decoding
+    step.start_ns, step.steps, step.kv_tokens = s.now_ns, 1, kv
+    step.end_ns = s.now_ns + roof_ns(step.base_fs, per_kv, step.base_2_fs, per_kv_2, kv, step.charged, 1)
+    step.blocks = rules.num_blocks - s.free_blocks
+    s.under_way = 1
 
 
 @compiled
@@ -643,11 +669,14 @@ def view(m: Any) -> tuple[Any, ...]:
     rules, s, step = m.rules[0], m.state[0], m.step[0]
     free, tokens, kv = s.free_blocks, np.int64(0), s.held_tokens
     if s.under_way:
-        ended = np.int64(0)
+        ended, under_way = np.int64(0), np.int64(1)
         if step.steps > 1:
-            ended = _steps_past(m, step, s.present_ns - step.start_ns + 1) - 1
-        free += _later_blocks(m, rules, s, step, ended + 1)
-        tokens, kv = step.tokens, step.kv_tokens + ended * step.charged
+            gap = s.present_ns - step.start_ns
+            ended = _steps_past(m, step, gap + 1) - 1
+            if s.closed_ns < s.present_ns and ended > 0 and _steps_past(m, step, gap) == ended:
+                under_way = np.int64(0)  # a step ends right now, and the next one hasn't begun
+        free += _later_blocks(m, rules, s, step, ended + under_way)
+        tokens, kv = under_way * step.tokens, step.kv_tokens + (ended + under_way - 1) * step.charged
     elif s.partial >= 0:
         kv += m.seat[s.partial].computed
     blocks = rules.num_blocks - free if rules.limited else np.int64(0)

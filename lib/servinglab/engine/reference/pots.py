@@ -17,7 +17,9 @@ from typing import Any, TypeGuard
 
 from servinglab.base.checks import check_callback, check_number
 from servinglab.engine.arrivals import Arrivals
-from servinglab.engine.clock import Given, Progress, drive
+from servinglab.engine.clock import Progress, drive
+from servinglab.engine.protocol import Given, Request, View
+from servinglab.engine.reference.stepwise import Stepwise, not_here
 from servinglab.engine.reference.tokens import serve_tokens
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
@@ -63,17 +65,15 @@ class Order:
 @dataclass(eq=False)
 class _Pot:
     number: int
+    seats: int = 0  # that the present batch pays for, if it pays for empty ones
     members: list[Order] = field(default_factory=list)  # in the order of admission
     steps_done: int = 0  # of the present batch
     step_ends_ns: int | None = None  # None: between steps
     row: dict[str, Any] = field(default_factory=dict)
 
 
-class PotLoop:
-    """Pots that share one line, a step at a time; whoever drives it lets time pass.
-
-    At each instant call, in this order, `end` if steps are due (`next_ns`), `join` for each request that comes, and
-    `begin`. Instants never go back.
+class PotLoop(Stepwise):
+    """Pots that share one line, a step at a time; an `engine.protocol.Engine`.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class PotLoop:
     step_time : StepTime
     pots : int or None
         None: as many as anyone could want.
-    more_to_come : callable
-        Whether anyone may still come, which decides about an incomplete batch.
+    more_to_come : callable, optional
+        Whether anyone may still come, which decides about an incomplete batch. None: until `close`.
 
     Attributes
     ----------
@@ -90,32 +90,33 @@ class PotLoop:
         Usually one; a scheduler with a method `line_of` has as many as it needs.
     pots : list
         Those that have been needed so far, if they are endless.
-    scheduled_ns : dict
-        When each request's first step began, by its number; never forgotten unless the driver deletes it.
-    waited_ns : int
-        Request-nanoseconds spent in the line since a row began.
 
     Examples
     --------
     >>> from servinglab import AffineStep, ContinuousBatching
-    >>> loop = PotLoop(ContinuousBatching(2), AffineStep(0.1, 0.0), 1, lambda: True)
-    >>> loop.join(Order(7, prompt_tokens=0, output_tokens=1), 0)
+    >>> loop = PotLoop(ContinuousBatching(2), AffineStep(0.1, 0.0), 1)
+    >>> loop.join(Request(7, prompt_tokens=0, output_tokens=1), 0)
     >>> [row["running"] for row in loop.begin(0)], loop.next_ns()
     ([1], 100000000)
     >>> [(given.number, given.tokens, given.done) for given in loop.end(100_000_000)]
     [(7, 1, True)]
     """
 
+    counts_tokens = False
+
     def __init__(
-        self, scheduler: Scheduler, step_time: StepTime, pots: int | None, more_to_come: Callable[[], bool]
+        self,
+        scheduler: Scheduler,
+        step_time: StepTime,
+        pots: int | None,
+        more_to_come: Callable[[], bool] | None = None,
     ) -> None:
+        super().__init__(scheduler)
         self.lines: dict[int, deque[Order]] = {}
         self.pots = [] if pots is None else [_Pot(number) for number in range(pots)]
-        self.scheduled_ns: dict[int, int] = {}
-        self.waited_ns = 0
         self._endless = pots is None
-        self._scheduler, self._step_time, self._more_to_come = scheduler, step_time, more_to_come
-        self._looked = 0
+        self._step_time, self._more_to_come = step_time, more_to_come or (lambda: not self.closed)
+        self._here: dict[int, Order] = {}
 
     @property
     def waiting(self) -> int:
@@ -127,36 +128,59 @@ class PotLoop:
         """Whether anyone is in a pot."""
         return any(pot.members for pot in self.pots)
 
-    def next_ns(self) -> int | None:
-        """When a step ends or the window of the line's oldest does; None if nothing happens unless a request comes."""
+    def view(self) -> View:
+        """What can be seen at the present instant."""
+        cooking = [pot.row for pot in self.pots if pot.step_ends_ns is not None]
+        held = sum(
+            order.prompt_tokens + order.tokens
+            for pot in self.pots
+            if pot.step_ends_ns is None
+            for order in pot.members
+            if order.alive
+        )
+        return View(
+            now_ns=self._now,
+            running=sum(order.owed for pot in self.pots for order in pot.members),
+            waiting=self.waiting,
+            kv_tokens=held + sum(row["kv_tokens"] for row in cooking),
+            kv_blocks=0,
+            step_tokens=sum(row["prefill_tokens"] + row["decode_tokens"] for row in cooking),
+            done=self._done,
+            preemptions=0,
+        )
+
+    def _due_ns(self) -> int | None:
         instants = [pot.step_ends_ns for pot in self.pots if pot.step_ends_ns is not None]
         has_empty_pot = self._endless or any(not pot.members for pot in self.pots)
-        if isinstance(self._scheduler, DynamicBatching) and has_empty_pot:
-            instants += [line[0].arrival_ns + self._scheduler.window_ns for line in self.lines.values() if line]
+        if isinstance(self.scheduler, DynamicBatching) and has_empty_pot:
+            instants += [line[0].arrival_ns + self.scheduler.window_ns for line in self.lines.values() if line]
         return min(instants, default=None)
 
-    def join(self, order: Order, now: int) -> None:
-        """A request comes."""
-        self._look(now)
-        order.arrival_ns = now
+    def _enter(self, request: Request) -> None:
+        order = Order(request.number, request.prompt_tokens, request.output_tokens, request.service_scale)
+        order.arrival_ns = self._now
+        self._here[order.number] = order
         self.lines.setdefault(self._line_of(order), deque()).append(order)
 
-    def leave(self, order: Order, now: int) -> None:
-        """A request that isn't done is given up; from a pot it goes after the step, if the scheduler lets it."""
-        self._look(now)
+    def _drop(self, number: int) -> None:
+        """It leaves the line, or what it gets in the pot is nobody's."""
+        order = self._here.pop(number, None)
+        if order is None:
+            raise not_here(number)
         line = self.lines.get(self._line_of(order), deque())
         if order in line:
             line.remove(order)
         order.output_tokens, order.owed = order.tokens, False
 
-    def end(self, now: int) -> list[Given]:
-        """Every step that is due ends."""
-        self._look(now)
-        return [given for pot in self.pots if pot.step_ends_ns == now for given in self._end_step(pot, now)]
+    def _end(self, now: int) -> list[Given]:
+        given = [given for pot in self.pots if pot.step_ends_ns == now for given in self._end_step(pot, now)]
+        for each in given:
+            if each.done:
+                del self._here[each.number]
+        return given
 
-    def begin(self, now: int) -> list[dict[str, Any]]:
-        """Begin every step that can begin now, in empty pots first; return their rows of the log."""
-        self._look(now)
+    def _begin_all(self, now: int) -> list[dict[str, Any]]:
+        """Empty pots first."""
         begun: list[_Pot] = []
         between = [pot for pot in self.pots if pot.step_ends_ns is None]
         for pot in between:
@@ -180,30 +204,31 @@ class PotLoop:
         for order in pot.members:
             if order.alive:
                 order.tokens += 1
-                if self._scheduler.streaming:
+                if self.scheduler.streaming:
                     order.owed = order.alive
                     given.append(Given(order.number, 1, not order.owed, pot.row))
         all_done = not any(order.alive for order in pot.members)
-        if all_done and not self._scheduler.streaming:
+        if all_done and not self.scheduler.streaming:
             given = [Given(order.number, order.tokens, True, pot.row) for order in pot.members if order.owed]
             for order in pot.members:
                 order.owed = False
         if all_done:
             pot.members = []
-        elif not self._scheduler.run_to_completion:
+        elif not self.scheduler.run_to_completion:
             pot.members = [order for order in pot.members if order.alive]
         return given
 
     def _line_of(self, order: Order) -> int:
-        return self._scheduler.line_of(order.prompt_tokens) if hasattr(self._scheduler, "line_of") else 0
+        return self.scheduler.line_of(order.prompt_tokens) if hasattr(self.scheduler, "line_of") else 0
 
     def _fill(self, pot: _Pot, now: int, begun: list[_Pot]) -> bool:
         """Let as many into the pot as the scheduler admits, from the line whose oldest came first; begin a step."""
         for line in sorted(filter(None, self.lines.values()), key=lambda line: (line[0].arrival_ns, line[0].number)):
-            places = self._scheduler.admit(len(line), len(pot.members), line[0].arrival_ns, now, self._more_to_come())
-            if places:
+            places = self.scheduler.admit(len(line), len(pot.members), line[0].arrival_ns, now, self._more_to_come())
+            if places > 0:
                 if not pot.members:
                     pot.steps_done = 0
+                    pot.seats = getattr(self.scheduler, "batch_size", 0)
                 pot.members += [line.popleft() for _ in range(places)]
                 break
         if pot.members:
@@ -213,12 +238,12 @@ class PotLoop:
 
     def _begin_step(self, pot: _Pot, now: int) -> None:
         """Price the step and make its row of the log."""
-        scheduler, step_time = self._scheduler, self._step_time
+        scheduler, step_time = self.scheduler, self._step_time
         alive = [order for order in pot.members if order.alive]
         new = [order for order in alive if order.tokens == 0]
         if scheduler.run_to_completion and getattr(scheduler, "padded", False):
             full_price = getattr(scheduler, "last", "") == "full_price"
-            seats = scheduler.batch_size if full_price else len(pot.members)  # type: ignore[attr-defined]
+            seats = pot.seats if full_price else len(pot.members)
             longest = max(order.prompt_tokens for order in pot.members)
             charged, prefill = seats, seats * longest if pot.steps_done == 0 else 0
             kv = seats * (longest + pot.steps_done)
@@ -239,11 +264,6 @@ class PotLoop:
             kv_tokens=kv, waiting=0, waited_request_s=self.waited_ns / 1e9, kv_blocks=0, preempted=0,
         )  # fmt: skip
         self.waited_ns = 0
-
-    def _look(self, now: int) -> None:
-        """Count the time that the line has spent waiting up to here."""
-        self.waited_ns += self.waiting * (now - self._looked)
-        self._looked = now
 
 
 def reference(
@@ -280,8 +300,8 @@ def reference(
     def more_to_come() -> bool:
         return bool(arrivals.coming) or (bool(arrivals.unsent) and loop.cooking)
 
-    def come(k: int, now: int) -> None:
-        loop.join(Order(k, prompt[k], output[k], scale[k]), now)
+    def come(k: int, now: int) -> str | None:
+        return loop.join(Request(k, prompt[k], output[k], service_scale=scale[k]), now)
 
     loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, len(workload)), more_to_come)
     facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, setup=description)

@@ -9,13 +9,14 @@ later.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from servinglab.engine.arrivals import Arrivals
-from servinglab.engine.clock import Given, Progress, drive
+from servinglab.engine.clock import Progress, drive
+from servinglab.engine.protocol import Given, Request, View
+from servinglab.engine.reference.stepwise import Stepwise, not_here
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks, prefix_keys
@@ -42,11 +43,8 @@ def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
     return asked_ns(step_time, *holds.values()), holds
 
 
-class TokenLoop:
-    """One pot with a budget of tokens and a pool of blocks, a step at a time; whoever drives it lets time pass.
-
-    At each instant call, in this order, `end` if a step is due (`next_ns`), `join` for each request that comes, and
-    `begin`. Instants never go back.
+class TokenLoop(Stepwise):
+    """One pot with a budget of tokens and a pool of blocks, a step at a time; an `engine.protocol.Engine`.
 
     Parameters
     ----------
@@ -58,16 +56,12 @@ class TokenLoop:
     ----------
     engine : PagedScheduler
         Who runs, who waits and the pool of blocks.
-    scheduled_ns : dict
-        When each request's first step began, by its number; never forgotten unless the driver deletes it.
-    waited_ns : int
-        Request-nanoseconds spent in the line since a row began.
 
     Examples
     --------
     >>> from servinglab import AffineStep, ContinuousBatching
     >>> loop = TokenLoop(ContinuousBatching(8, 16), AffineStep(0.01, 0.0), None)
-    >>> loop.join(Sequence(0, prompt_tokens=20, output_tokens=1, priority=0, key=lambda k: (0, k)), 0)
+    >>> loop.join(Request(0, prompt_tokens=20, output_tokens=1), 0)
     >>> [row["prefill_tokens"] for row in loop.begin(0)], loop.next_ns()
     ([16], 10000000)
     >>> loop.end(10_000_000), [row["prefill_tokens"] for row in loop.begin(10_000_000)]
@@ -76,49 +70,86 @@ class TokenLoop:
     [(0, 1, True)]
     """
 
+    counts_tokens = True
+
     def __init__(self, scheduler: ContinuousBatching, step_time: StepTime, kv: HasBlocks | None) -> None:
+        super().__init__(scheduler)
         self.engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
         self.engine.check_start()
-        self.scheduled_ns: dict[int, int] = {}
-        self.waited_ns = 0
         self._step_time = step_time
         self._counts_blocks = kv is not None
+        self._here: dict[int, Sequence] = {}
         self._under_way: deque[tuple[Step, dict[str, Any]]] = deque()
         self._must_end = False  # before another step can be decided
-        self._free = self._looked = self._lost = 0
+        self._free = self._lost = 0
 
-    def next_ns(self) -> int | None:
-        """When the step ends that is waited for; None if nothing happens unless a request comes."""
+    @property
+    def waiting(self) -> int:
+        """How many stand in the line."""
+        return len(self.engine.waiting)
+
+    def view(self) -> View:
+        """What can be seen at the present instant."""
+        if self._under_way:
+            step, row = self._under_way[0]
+            kv, tokens = row["kv_tokens"], sum(chunk.tokens for chunk in step.chunks)
+        else:
+            kv, tokens = sum(sequence.computed for sequence in self.engine.running), 0
+        return View(
+            now_ns=self._now,
+            running=len(self.engine.running),
+            waiting=self.waiting,
+            kv_tokens=kv,
+            kv_blocks=self.engine.used_blocks if self._counts_blocks else 0,
+            step_tokens=tokens,
+            done=self._done,
+            preemptions=self.preemptions.total(),
+        )
+
+    def _due_ns(self) -> int | None:
         return self._under_way[0][1]["end_ns"] if self._must_end else None
 
-    def join(self, sequence: Sequence, now: int) -> None:
-        """A request comes; ValueError if it can never be served to its end."""
-        self._look(now)
-        self.engine.add(sequence)
+    def _enter(self, request: Request) -> str | None:
+        prompt, output = request.prompt_tokens, request.output_tokens
+        reason = self.engine.why_never(prompt, output)
+        if reason is None:
+            key = request.key
+            if key is None:
+                shared = request.prefix_ids if self.engine.rules.prefix_caching and request.prefix_ids else None
+                key = prefix_keys(request.number, shared, PREFIX_TOKENS, self.engine.block_size)
+            sequence = Sequence(request.number, prompt, output, request.priority, key)
+            self.engine.add(sequence)
+            self._here[request.number] = sequence
+        return reason
 
-    def leave(self, sequence: Sequence, now: int) -> None:
-        """A request that isn't done is given up."""
-        self._look(now)
+    def _drop(self, number: int) -> None:
+        sequence = self._here.pop(number, None)
+        if sequence is None:
+            raise not_here(number)
         self.engine.abort(sequence)
 
-    def end(self, now: int) -> list[Given]:
+    def _follow(self, scheduler: ContinuousBatching) -> None:
+        self.engine.change(scheduler)
+
+    def _end(self, now: int) -> list[Given]:
         """The oldest step under way ends, now: tokens come out, the finished leave."""
         step, row = self._under_way.popleft()
         self._must_end = False
-        self._look(now)
         done = set(self.engine.finish(step))
+        for sequence in done:
+            del self._here[sequence.number]
         gets = [chunk.sequence for chunk in step.chunks if chunk.emits and not chunk.sequence.aborted]
         return [Given(sequence.number, 1, sequence in done, row) for sequence in gets]
 
-    def begin(self, now: int) -> list[dict[str, Any]]:
-        """Decide every step that can be decided now; return the rows of those that hold anything."""
-        self._look(now)
+    def _begin_all(self, now: int) -> list[dict[str, Any]]:
+        """Decide every step that can be decided now."""
         rows = []
         while not self._must_end:
             step = self.engine.schedule()
             self._lost += len(step.preempted)
+            self.preemptions.update(sequence.number for sequence in step.preempted)
             if step.chunks:
-                rows.append(self._begin(step, now))
+                rows.append(self._begin_step(step, now))
             emits = any(chunk.emits for chunk in step.chunks)
             ahead = self.engine.rules.async_scheduling and len(self._under_way) == 1 and emits
             self._must_end = bool(self._under_way) and not ahead
@@ -126,7 +157,7 @@ class TokenLoop:
                 break
         return rows
 
-    def _begin(self, step: Step, now: int) -> dict[str, Any]:
+    def _begin_step(self, step: Step, now: int) -> dict[str, Any]:
         """The step begins as soon as the one before it ends."""
         start = max(now, self._free)
         lasts, holds = self._price(step)
@@ -151,11 +182,6 @@ class TokenLoop:
         """How long this step lasts in nanoseconds, and what it holds."""
         return price_ns(step, self._step_time)
 
-    def _look(self, now: int) -> None:
-        """Count the time that the line has spent waiting up to here."""
-        self.waited_ns += len(self.engine.waiting) * (now - self._looked)
-        self._looked = now
-
 
 def serve_tokens(
     workload: Workload,
@@ -178,23 +204,30 @@ def serve_loop(
 ) -> Result:
     """Lead a loop through a workload; `step_time` and `description` are the result's."""
     check_token_workload(workload)
-    engine = loop.engine
-    sequences: dict[int, Sequence] = {}
+    hashes = workload.prefix_hashes
 
     def come(k: int, now: int) -> str | None:
-        prompt, output = int(workload.prompt_tokens[k]), int(workload.output_tokens[k])
-        reason = engine.why_never(prompt, output)
-        if reason is None:
-            key = _key(workload, k, engine)
-            sequences[k] = Sequence(k, prompt, output, int(workload.priority[k]), key)
-            loop.join(sequences[k], now)
-        return reason
-
-    def preemptions(k: int) -> int:
-        return sequences[k].preemptions if k in sequences else 0
+        request = Request(
+            number=k,
+            prompt_tokens=int(workload.prompt_tokens[k]),
+            output_tokens=int(workload.output_tokens[k]),
+            priority=int(workload.priority[k]),
+            prefix_ids=() if hashes is None else tuple(hashes[k].tolist()),
+        )
+        return loop.join(request, now)
 
     arrivals = Arrivals(workload)
-    return drive(loop, workload, arrivals, come, progress, preemptions, pots=1, step_time=step_time, setup=description)
+    return drive(
+        loop,
+        workload,
+        arrivals,
+        come,
+        progress,
+        loop.preemptions.__getitem__,
+        pots=1,
+        step_time=step_time,
+        setup=description,
+    )
 
 
 def check_token_workload(workload: Workload) -> None:
@@ -204,8 +237,3 @@ def check_token_workload(workload: Workload) -> None:
         raise ValueError(f"prompt_tokens must be at least 1 where tokens are counted; got 0 at request {where}")
     if not workload.service_scale.min() == workload.service_scale.max() == 1:
         raise ValueError("service_scale must be 1 for every request where tokens are counted")
-
-
-def _key(workload: Workload, k: int, engine: PagedScheduler) -> Callable[[int], Any]:
-    hashes = workload.prefix_hashes if engine.rules.prefix_caching else None
-    return prefix_keys(k, None if hashes is None else hashes[k], PREFIX_TOKENS, engine.block_size)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.engine.arrivals import Arrivals
-from servinglab.engine.clock import Given, drive
+from servinglab.engine.clock import drive
+from servinglab.engine.protocol import Given
 from servinglab.measure.readers.vllm_run import MeasuredRun
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
