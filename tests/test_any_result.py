@@ -83,7 +83,6 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
     "latency_cdf": (lambda run: plots.latency_cdf({"a": run, "b": run.ttft_s}), NOTHING),
     "timeline": (lambda run: plots.timeline(run, first=30), NOTHING),
     "kitchen": (lambda run: plots.kitchen({"a": run}), LOG),
-    "mark_not_priced": (lambda run: plots.mark_not_priced(plt.figure().add_subplot(), run), NOTHING),
     "load_curve": (lambda run: plots.load_curve([level(run, 1), level(run, 2)]), NOTHING),
     "level_of": (lambda run: metrics.level_of(run, 1), NOTHING),
     "find_knee": (lambda run: metrics.find_knee([level(run, 1), level(run, 2)], resamples=10), NOTHING),

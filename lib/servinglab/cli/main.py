@@ -258,13 +258,12 @@ def _simulate(args: argparse.Namespace) -> int:
                 )
         except SimulationInterrupted as stop:
             result, interrupted = stop.partial, True
-        result = _described(result, serves, interrupted)
         if args.out:  # first of all: after Ctrl-C nobody wants to wait
             progress.doing = f"writing {args.out}"
             write_whole(args.out, result.to_parquet if args.out.suffix == ".parquet" else result.to_csv)
         if args.save:
             progress.doing = f"writing {args.save}"
-            write_whole(args.save, partial(save_run, result))
+            write_whole(args.save, partial(save_run, _described(result, serves, interrupted)))
         progress.doing = "summing up"
         summary = result.summary(args.slo) if args.json or not interrupted else None
         if args.json and summary:

@@ -24,7 +24,6 @@ from servinglab.cli.law_option import parse_law
 from servinglab.scheduling.schedulers import StaticBatching
 from servinglab.sim_server import faults, fields
 from servinglab.sim_server.server import Settings, SimServer, run
-from servinglab.step_time.unpriced import LONG_PROMPT
 from servinglab.workload.lengths import Constant
 
 _HELP = (
@@ -137,7 +136,6 @@ async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, d
             print(textwrap.fill(f"defaults used: {used}", 110, subsequent_indent="  ", break_on_hyphens=False))
         if isinstance(settings.scheduler, StaticBatching):
             print("static batching: a request waits until its batch is full, for ever if nobody else comes")
-        print(f"not priced attention within prompts: those above {LONG_PROMPT:,} tokens cost more than shown")
         print(f"serving    {settings.model} at {server.url}/v1  (Ctrl-C ends it)", flush=True)
         gc.collect()
         gc.freeze()  # a later collection then needn't walk what is here for good: it would hold a step up

@@ -102,8 +102,6 @@ class BestBatch:
         The percentiles of requests that come one by one: no scheduler and no rate can do better.
     remedies : tuple of Remedy
         What would keep the promise, if nothing tried does; none if not even a request alone keeps it.
-    not_priced : str
-        What the times leave out, where that matters: attention within long prompts.
     """
 
     kind: str
@@ -118,7 +116,6 @@ class BestBatch:
     gathering: int | None
     alone: Mapping[str, float]
     remedies: tuple[Remedy, ...] = ()
-    not_priced: str = ""
 
     @property
     def smallest(self) -> Candidate:
@@ -166,8 +163,6 @@ class BestBatch:
             sure = "" if self.choice.verdict == "meets" else ", but no run was long enough to be sure"
             lines.append(f"answer     {settings_as_text(self.choice.settings)}{sure}")
             lines.append(f"then       {self._measured(self.choice)}")
-        if self.not_priced:
-            lines.append(f"not priced {self.not_priced}")
         if self.formula is not None:
             paper = {"formula": self.formula.batch_size, "exact gathering, no queue": self.gathering}
             lines.append("on paper   " + ", ".join(f"{what}: {size or 'none'}" for what, size in paper.items()))

@@ -19,7 +19,6 @@ from servinglab.decide.evaluate import Judge, Progress, Question, Traffic, by_se
 from servinglab.decide.remedies import remedies_for
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.step_time.affine import StepTime
-from servinglab.step_time.unpriced import unpriced_attention
 
 
 class SearchInterrupted(KeyboardInterrupt):
@@ -145,7 +144,6 @@ def best_batch(
             formula=judge.formula(),
             gathering=judge.gathering(),
             alone=judge.alone(),
-            not_priced=unpriced_attention(int(judge.work(judge.requests).prompt_tokens.max())),
         )
         if choice is not None or not remedies or answer.hopeless:
             return answer

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 from servinglab.base.text import show_number
 from servinglab.metrics.percentiles import nearest_rank, values_at_ranks
 from servinglab.metrics.slo import SLO_NAMES, check_slo, within_limits
-from servinglab.step_time.unpriced import unpriced_attention
 
 
 # The summary
@@ -100,8 +99,6 @@ class Summary:
         The pool's blocks that requests can use; None where no pool is modelled.
     mean_kv_usage, max_kv_usage : float
         Share of them in use, from 0 to 1: averaged over the duration, and in the fullest step; NaN without a pool.
-    not_priced : str
-        What the times leave out, where that matters: attention within long prompts. Empty where it doesn't.
     slo : dict or None
         The limits asked for, in seconds.
     good_requests : int or None
@@ -131,7 +128,6 @@ class Summary:
     kv_blocks: int | None
     mean_kv_usage: float
     max_kv_usage: float
-    not_priced: str = ""
     slo: dict[str, float] | None = None
     good_requests: int | None = None
     request_goodput: float | None = None
@@ -192,8 +188,6 @@ class Summary:
             facts.append(("rejected", f"{count:,}: {reason}{other}"))
         if self.one_token:
             facts.append(("one_token", f"{self.one_token:,} requests, without TPOT"))
-        if self.not_priced:
-            facts.append(("not_priced", self.not_priced))
         if self.slo is not None:
             assert self.request_goodput is not None and self.good_request_fraction is not None
             limits = ", ".join(f"{name} <= {limit:g}" for name, limit in self.slo.items()) or "finished"
@@ -265,7 +259,6 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         preemptions=int(result.preemptions.sum()),
         rejected_because=_reasons(result),
         **_from_log(result),
-        not_priced=_not_priced(result),
         slo=None if slo is None else dict(slo),
         good_requests=good,
         request_goodput=None if good is None else per_second(good, window),
@@ -306,13 +299,6 @@ def _by_status(result: Result) -> dict[str, int]:
     counts = np.bincount(result.status, minlength=len(Status)).tolist()
     usual = (Status.FINISHED, Status.UNSERVED, Status.REJECTED)
     return {status.name: counts[status] for status in Status if counts[status] or status in usual}
-
-
-def _not_priced(result: Result) -> str:
-    """A measured run has real times: nothing is left out of them."""
-    if result.step_time is None:
-        return ""
-    return unpriced_attention(int(result.prompt_tokens.max(initial=0)), result.step_time, result.setup.roofline)
 
 
 def _reasons(result: Result) -> dict[str, int]:

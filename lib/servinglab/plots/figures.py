@@ -16,14 +16,13 @@ import numpy.typing as npt
 
 from servinglab.base.checks import check_number
 from servinglab.metrics.percentiles import percentile
-from servinglab.result.result import Result
-from servinglab.step_time.unpriced import unpriced_attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
     from servinglab.metrics.knee import Knee, Level
+    from servinglab.result.result import Result
 
 
 COLORS = {
@@ -38,7 +37,6 @@ LINES: dict[str, dict[str, str]] = {
     "grey": {"color": "#777777", "linestyle": "--"},
     "purple": {"color": "#A04A86", "linestyle": "-."},
 }
-NOT_PRICED = "without prompt attention"
 STYLE = resources.files("servinglab.plots") / "figure.mplstyle"
 
 
@@ -324,7 +322,6 @@ def queue_growth(results: Mapping[str, Result], *, until_s: float | None = None,
     ax.set_xlim(0, until_s)
     ax.set_ylim(bottom=0)
     _label_ends(ax, lines)
-    mark_not_priced(ax, *results.values())
     return ax
 
 
@@ -364,7 +361,6 @@ def latency_histogram(
         height = 1.0 - 0.09 * index
         ax.annotate(f"{name} {value:.3g}", (value, top * height), xytext=(4, -2), textcoords="offset points", va="top")
     ax.set_xlim(left=min(0.0, float(values.min())))
-    mark_not_priced(ax, latency_s)
     return ax
 
 
@@ -404,7 +400,6 @@ def latency_cdf(
         ax.axhline(q, color=COLORS["grey"], linestyle=":", linewidth=1)
         ax.annotate(f"P{100 * q:g}", (1, q), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ax.set(xlabel="latency x (s)", ylabel="share F(x)", ylim=(0, 1.04))
-    mark_not_priced(ax, *curves.values())
     return ax
 
 
@@ -440,7 +435,6 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
     ax.plot(arrival, rows, linestyle="", marker="|", color=COLORS["orange"], markersize=8, markeredgewidth=2)
     ax.set(xlabel="time t (s)", ylabel="order", ylim=(count + 0.7, 0.3))
     ax.set_xlim(left=0)
-    mark_not_priced(ax, result)
     if len(served):
         last = -1
         middle = (finish[last] + start[last]) / 2
@@ -449,25 +443,6 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
         middle = (start[longest] + arrival[longest]) / 2
         ax.annotate(parts[0], (middle, rows[longest] - 0.3), ha="center", va="bottom", fontsize=9)
     return ax
-
-
-def mark_not_priced(ax: Axes, *sources: Any) -> None:
-    """Say in a figure's corner what its times leave out, where a run among the sources has such prompts.
-
-    Examples
-    --------
-    >>> import servinglab as sl
-    >>> import matplotlib.pyplot as plt
-    >>> work = sl.Workload.from_arrivals([0.0, 1.0], prompt_tokens=[9000, 10], output_tokens=2)
-    >>> run = sl.simulate(work, sl.ContinuousBatching(8, 2048), sl.AffineStep(0.01, 0.0, 1e-5))
-    >>> _, ax = plt.subplots()
-    >>> mark_not_priced(ax, run)
-    >>> [text.get_text() for text in ax.texts]
-    ['without prompt attention']
-    """
-    runs = [source for source in sources if isinstance(source, Result) and source.step_time is not None]
-    if any(unpriced_attention(int(run.prompt_tokens.max(initial=0))) for run in runs):
-        ax.text(1, 1.01, NOT_PRICED, transform=ax.transAxes, ha="right", va="bottom", fontsize="x-small")
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -479,6 +454,8 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _latencies(source: npt.ArrayLike | Result, endless: bool = False) -> npt.NDArray[np.float64]:
+    from servinglab.result.result import Result
+
     values = source.e2e_s[source.finished] if isinstance(source, Result) else np.asarray(source, np.float64)
     if values.ndim != 1 or not len(values) or not (~np.isnan(values) if endless else np.isfinite(values)).all():
         raise ValueError(f"latency_s must be a list of finite numbers, not empty; got {values!r}")

@@ -53,7 +53,7 @@ class Comparison:
         (10.0, 10.0, 0.0)
         """
         a, b = (_flat(summary.to_dict()) for summary in self.summaries)
-        names = [name for name in a | b if not name.startswith(("slo", "rejected_because", "kv_blocks", "not_priced"))]
+        names = [name for name in a | b if not name.startswith(("slo", "rejected_because", "kv_blocks"))]
         return {name: (a.get(name), b.get(name), _change(a.get(name), b.get(name))) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
