@@ -157,4 +157,6 @@ async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, d
     steps = late.cumulative()[-1]
     print(f"served     {ends or 'nobody'}; {metrics.generation_tokens:,} tokens in {steps:,} steps", end="")
     print(f", handed over {1e3 * late.sum / steps:.2f} ms after their end on average" if steps else "")
+    if (note := server.unpriced_attention) is not None:
+        print(f"note       {note}")
     return 0

@@ -102,6 +102,8 @@ class BestBatch:
         The percentiles of requests that come one by one: no scheduler and no rate can do better.
     remedies : tuple of Remedy
         What would keep the promise, if nothing tried does; none if not even a request alone keeps it.
+    unpriced_attention : str or None
+        That prompts are longer than the step time can price, in one line; see `servinglab.hardware.prompt_attention`.
     """
 
     kind: str
@@ -116,6 +118,7 @@ class BestBatch:
     gathering: int | None
     alone: Mapping[str, float]
     remedies: tuple[Remedy, ...] = ()
+    unpriced_attention: str | None = None
 
     @property
     def smallest(self) -> Candidate:
@@ -166,6 +169,8 @@ class BestBatch:
         if self.formula is not None:
             paper = {"formula": self.formula.batch_size, "exact gathering, no queue": self.gathering}
             lines.append("on paper   " + ", ".join(f"{what}: {size or 'none'}" for what, size in paper.items()))
+        if self.unpriced_attention:
+            lines.append(f"note       {self.unpriced_attention}")
         return lines
 
     @property

@@ -20,7 +20,7 @@ request whose prompt is computed counts as one token more than it has.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from servinglab.base.checks import check_choice, check_number
@@ -159,8 +159,9 @@ class Roofline:
         """One side of the roof as an `AffineStep`, which the fast engine understands.
 
         The longer of the ``"memory"`` and ``"compute"`` sides is the roofline itself for a dense model without
-        windows, but for the attention within long prompts. Their ``"sum"`` is never below it and at most twice it.
-        A mixture of experts is taken to read all its experts, and a window to be as long as the context.
+        windows, but for the attention within prompts (`prompt_attention` says what that leaves out of long ones).
+        Their ``"sum"`` is never below it and at most twice it. A mixture of experts is taken to read all its experts,
+        and a window to be as long as the context.
 
         Parameters
         ----------
@@ -178,6 +179,9 @@ class Roofline:
         >>> round(side.fixed_s / (side.per_kv_token_s * 4096))
         33
         """
+        return replace(self._side(bound), roofline=self)
+
+    def _side(self, bound: str) -> AffineStep:
         check_choice("bound", bound, ("memory", "compute", "sum"))
         sent_s = self._allreduce_bytes_per_token / (self.interconnect_gb_s * 1e9)
         fixed = self.overhead_s + self._allreduces * self.allreduce_latency_s
@@ -203,7 +207,7 @@ class Roofline:
         >>> abs(step.sides()(32, 0, 32 * 4096) - step(32, 0, 32 * 4096)) < 1e-12
         True
         """
-        return RoofStep(self.affine("memory"), self.affine("compute"))
+        return RoofStep(self._side("memory"), self._side("compute"), roofline=self)
 
     def ridge_requests(self, context_tokens: int = 0) -> float:
         """Requests from which a decode step takes longer to compute than to read; infinite where it never does.

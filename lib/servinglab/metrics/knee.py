@@ -55,6 +55,8 @@ class Level:
         latency; infinite if it never finished.
     finish_s : float array
         Completions in the window, of whichever requests, in seconds from its start.
+    unpriced_attention : str or None
+        As `Result.unpriced_attention`, of the run that the level shows.
     """
 
     load: float
@@ -62,6 +64,7 @@ class Level:
     arrival_s: Floats
     latency_s: Floats
     finish_s: Floats
+    unpriced_attention: str | None = None
 
     @property
     def throughput_rps(self) -> float:
@@ -150,7 +153,7 @@ def level_of(result: Result, load: float, from_s: float = 0.0, until_s: float | 
     latency = np.where(result.finished, result.e2e_s, np.inf)[order]
     finish = result.finish_s[result.finished]
     finish = np.sort(finish[(finish >= begin) & (finish <= end)])
-    return Level(float(load), end - begin, arrivals[order] - begin, latency, finish - begin)
+    return Level(float(load), end - begin, arrivals[order] - begin, latency, finish - begin, result.unpriced_attention)
 
 
 def find_knee(

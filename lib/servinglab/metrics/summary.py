@@ -107,6 +107,8 @@ class Summary:
         Good requests per second of the duration.
     good_request_fraction : float or None
         Good requests among all requests.
+    unpriced_attention : str or None
+        That prompts are longer than the step time can price, in one line, as `Result.unpriced_attention` says it.
     """
 
     requests: int
@@ -132,6 +134,7 @@ class Summary:
     good_requests: int | None = None
     request_goodput: float | None = None
     good_request_fraction: float | None = None
+    unpriced_attention: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries under the same names; None for what is undefined (NaN)."""
@@ -199,6 +202,8 @@ class Summary:
                     f"{show_number(self.good_request_fraction)} ({self.good_requests:,} requests)",
                 ),
             ]
+        if self.unpriced_attention:
+            facts.append(("note", self.unpriced_attention))
         return facts
 
     def _spreads(self) -> list[list[str]]:
@@ -263,6 +268,7 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         good_requests=good,
         request_goodput=None if good is None else per_second(good, window),
         good_request_fraction=None if good is None else (good / n if n else math.nan),
+        unpriced_attention=result.unpriced_attention,
     )
 
 

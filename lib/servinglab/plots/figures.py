@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servinglab.base.checks import check_number
+from servinglab.hardware.prompt_attention import MARK
 from servinglab.metrics.percentiles import percentile
 
 if TYPE_CHECKING:
@@ -59,6 +60,28 @@ def use_style() -> None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
 
         set_matplotlib_formats("svg")
+
+
+def mark_unpriced(ax: Axes, *runs: Result | Level) -> None:
+    """Say above the axes where they show runs whose prompts' attention isn't priced, which needs a prompt over 4,000.
+
+    Figures made from `Result` or `Level` objects do it by themselves; those made from plain arrays can't know.
+
+    Examples
+    --------
+    >>> import servinglab as sl
+    >>> work = sl.Workload.from_arrivals([0.0], prompt_tokens=8000)
+    >>> run = sl.simulate(work, sl.ContinuousBatching(1), sl.AffineStep(0.01, 0.0, 1e-5))
+    >>> ax = curves([1, 2], {"E2E": [0.09, 0.18]}, x_label="requests", y_label="s")
+    >>> mark_unpriced(ax, run)
+    >>> [text.get_text() for text in ax.texts]
+    ['E2E', 'prompt attention not priced']
+    """
+    if any(run.unpriced_attention for run in runs) and MARK not in (text.get_text() for text in ax.texts):
+        ax.annotate(
+            MARK, (1, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha="right", va="bottom",
+            fontsize=9, color=COLORS["grey"], annotation_clip=False,
+        )  # fmt: skip
 
 
 def throughput(
@@ -272,6 +295,7 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
         axis("{x:,g}")
     _label_ends(top, lines)
     _label_ends(bottom, names)
+    mark_unpriced(top, *levels)
     return axes
 
 
@@ -322,6 +346,7 @@ def queue_growth(results: Mapping[str, Result], *, until_s: float | None = None,
     ax.set_xlim(0, until_s)
     ax.set_ylim(bottom=0)
     _label_ends(ax, lines)
+    mark_unpriced(ax, *results.values())
     return ax
 
 
@@ -361,6 +386,7 @@ def latency_histogram(
         height = 1.0 - 0.09 * index
         ax.annotate(f"{name} {value:.3g}", (value, top * height), xytext=(4, -2), textcoords="offset points", va="top")
     ax.set_xlim(left=min(0.0, float(values.min())))
+    mark_unpriced(ax, *_results(latency_s))
     return ax
 
 
@@ -400,6 +426,7 @@ def latency_cdf(
         ax.axhline(q, color=COLORS["grey"], linestyle=":", linewidth=1)
         ax.annotate(f"P{100 * q:g}", (1, q), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ax.set(xlabel="latency x (s)", ylabel="share F(x)", ylim=(0, 1.04))
+    mark_unpriced(ax, *_results(*curves.values()))
     return ax
 
 
@@ -442,6 +469,7 @@ def timeline(result: Result, *, first: int | None = None, ax: Axes | None = None
         longest = int(np.argmax(start - arrival))
         middle = (start[longest] + arrival[longest]) / 2
         ax.annotate(parts[0], (middle, rows[longest] - 0.3), ha="center", va="bottom", fontsize=9)
+    mark_unpriced(ax, result)
     return ax
 
 
@@ -460,6 +488,12 @@ def _latencies(source: npt.ArrayLike | Result, endless: bool = False) -> npt.NDA
     if values.ndim != 1 or not len(values) or not (~np.isnan(values) if endless else np.isfinite(values)).all():
         raise ValueError(f"latency_s must be a list of finite numbers, not empty; got {values!r}")
     return values
+
+
+def _results(*sources: Any) -> list[Result]:
+    from servinglab.result.result import Result
+
+    return [source for source in sources if isinstance(source, Result)]
 
 
 def _curves(ax: Axes, x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike]) -> list[tuple[str, Line2D]]:

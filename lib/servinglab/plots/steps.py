@@ -304,6 +304,7 @@ def _lane(name: str, run: Result, workload: Workload, labels: Sequence[str] | No
     start, end = told.start_ns / 1e9, told.end_ns / 1e9
     return {
         "name": name,
+        "unpriced": run.unpriced_attention is not None,
         "last": float(end[-1]),
         "steps": [[float(f"{a:.6g}"), float(f"{b:.6g}")] for a, b in zip(start, end, strict=True)],
         "rows": rows,
@@ -332,6 +333,7 @@ def _table(lanes: Sequence[dict[str, Any]]) -> str:
             blocks = f"<td>{lane['blocks'][at]}/{lane['pool']}</td>" if lane["blocks"] else ""
             body.append(f'<tr><th scope="row">{at + 1}</th><td>{start:.3f}</td>{"".join(cells)}{blocks}</tr>')
         title = f"<p><strong>{named(lane['name'])}</strong></p>" if lane["name"] else ""
+        title += f"<p>{word('unpriced')}</p>" if lane["unpriced"] else ""
         parts.append(
             f'{title}<div class="sl-scroll"><table><thead>{head}</thead><tbody>{"".join(body)}</tbody></table></div>'
         )

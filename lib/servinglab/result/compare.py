@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 from servinglab.base.text import aligned
 from servinglab.result.save import as_text, is_known
 
-_NOT_TOLD = ("other_range", "other_is_measured", "_inputs")  # of a KVCache: what logs show, and what follows anyway
+_NOT_TOLD = (
+    "other_range", "other_is_measured", "_inputs",  # of a KVCache: what logs show, and what follows anyway
+    "roofline",  # of a step time: its coefficients are told
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,22 @@ class Comparison:
         (10.0, 10.0, 0.0)
         """
         a, b = (_flat(summary.to_dict()) for summary in self.summaries)
-        names = [name for name in a | b if not name.startswith(("slo", "rejected_because", "kv_blocks"))]
+        no_figures = ("slo", "rejected_because", "kv_blocks", "unpriced_attention")
+        names = [name for name in a | b if not name.startswith(no_figures)]
         return {name: (a.get(name), b.get(name), _change(a.get(name), b.get(name))) for name in names}
+
+    @property
+    def unpriced_attention(self) -> tuple[str | None, str | None]:
+        """Of each run, that its prompts are longer than its step time can price, in one line; None if they aren't."""
+        a, b = self.summaries
+        return a.unpriced_attention, b.unpriced_attention
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionaries; None for what is undefined."""
         return {
             "names": list(self.names),
             "requests": self.requests,
+            "unpriced_attention": list(self.unpriced_attention),
             "settings": {name: list(pair) for name, pair in self.settings.items()},
             "figures": {name: {"a": a, "b": b, "change": change} for name, (a, b, change) in self.figures.items()},
         }
@@ -73,7 +84,12 @@ class Comparison:
                 return "–"
             return f"{value:,}" if isinstance(value, int) else show_number(value)
 
-        lines = [f"A         {self.names[0]}", f"B         {self.names[1]}", f"requests  {self.requests}", ""]
+        lines = [f"A         {self.names[0]}", f"B         {self.names[1]}", f"requests  {self.requests}"]
+        notes = dict.fromkeys(note for note in self.unpriced_attention if note)
+        for note in notes:
+            runs = "".join(run for run, its in zip("AB", self.unpriced_attention, strict=True) if its == note)
+            lines.append(f"note {runs:<3}  {note}")
+        lines.append("")
         if self.settings:
             rows = [(name, _setting(a), _setting(b)) for name, (a, b) in self.settings.items()]
             lines += aligned([("settings that differ", "A", "B"), *rows])

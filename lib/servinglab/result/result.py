@@ -223,6 +223,20 @@ class Result:
 
         return read_log(self._log(), self.step_time, *self.late_gaps, self.setup.blocks_per_step)
 
+    @cached_property
+    def unpriced_attention(self) -> str | None:
+        """That attention within prompts isn't priced, in one line; None if no prompt has over 4,000 tokens.
+
+        None, too, for a measured run: a real engine pays for all its work.
+        """
+        from servinglab.hardware.prompt_attention import unpriced_attention
+
+        step_time = self.step_time or self.description.get("step_time")
+        if step_time is None:
+            return None
+        longest = int(self.prompt_tokens.max(initial=0, where=self.scheduled_ns != NEVER))
+        return unpriced_attention(longest, self.description.get("scheduler"), step_time)
+
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""
         count = log.steps.astype(np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 from servinglab.base.checks import check_number
 from servinglab.base.event_loop import precise_loop
 from servinglab.base.version import __version__
+from servinglab.hardware.prompt_attention import LONG_PROMPT, unpriced_attention
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import Scheduler
 from servinglab.sim_server import faults as fault_kinds
@@ -37,6 +39,7 @@ from servinglab.workload.lengths import Law
 
 _DRAWN_AT_ONCE = 1024
 _RETRY_AFTER = {"retry-after": "1"}
+_LOG = logging.getLogger("servinglab")
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,13 @@ class SimServer:
     url : str
         Once it has started.
     metrics : Metrics
+    longest_prompt : int
+        Tokens, of those that were accepted so far.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.url = ""
+        self.longest_prompt = 0
         self.metrics = Metrics(settings.model)
         self._settings = settings
         faults = [parse_fault(fault) if isinstance(fault, str) else fault for fault in settings.faults]
@@ -226,6 +232,7 @@ class SimServer:
             self.metrics.admission_rejections += 1
             message = f"overloaded: {engine.waiting} requests wait, and {settings.max_queue} may"
             raise ApiError(503, message, None, _RETRY_AFTER)
+        self._see(len(ask.pieces))
         number = self._count
         self._count += 1
         wording = Wording(ask, number, settings.model, end.characters)
@@ -237,6 +244,17 @@ class SimServer:
         connection.on_lost = answer.give_up = partial(engine.leave, live)
         engine.submit(live)
         answer.start()  # after: to the engine the request is here before its answer's head is written
+
+    @property
+    def unpriced_attention(self) -> str | None:
+        """As `servinglab.Result.unpriced_attention`, of the prompts so far."""
+        return unpriced_attention(self.longest_prompt, self._settings.scheduler, self._settings.step_time)
+
+    def _see(self, prompt_tokens: int) -> None:
+        """Keep the longest; warn of the first that is longer than the step time can price."""
+        before, self.longest_prompt = self.longest_prompt, max(self.longest_prompt, prompt_tokens)
+        if before <= LONG_PROMPT < prompt_tokens and (note := self.unpriced_attention) is not None:
+            _LOG.warning("servinglab: %s (so far)", note)
 
     def _draw_length(self) -> int | None:
         law = self._settings.output_tokens

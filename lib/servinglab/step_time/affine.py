@@ -2,7 +2,7 @@
 
 A *step* is one pass of the pot: every request in it gets one token (for a kitchen order, the whole dish). Here the
 time of a step is affine in what the step holds, or the longer of two such times. What this leaves out: kernel shapes,
-and noise.
+noise, and attention within prompts (`prompt_attention` says where that matters).
 
 A *step time* is anything callable as ``step(requests, prefill_tokens, kv_tokens)`` that returns seconds. `AffineStep`
 and `RoofStep` are those whose stretches of steps have a closed form; any other callable is asked at every step, which
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ class AffineStep:
         Seconds for each prompt token computed in the step. At least 0.
     per_kv_token_s : float
         Seconds for each token held in the KV cache that the step reads. At least 0.
+    roofline : Roofline, optional
+        What the coefficients were computed from; it plays no part in the time.
 
     Raises
     ------
@@ -62,6 +65,7 @@ class AffineStep:
     per_request_s: float
     per_prefill_token_s: float = 0.0
     per_kv_token_s: float = 0.0
+    roofline: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("fixed_s", "per_request_s", "per_prefill_token_s", "per_kv_token_s"):
@@ -132,6 +136,8 @@ class RoofStep:
     ----------
     memory, compute : AffineStep
         A step takes as long as the longer of them.
+    roofline : Roofline, optional
+        What they were computed from; it plays no part in the time.
 
     Examples
     --------
@@ -142,6 +148,7 @@ class RoofStep:
 
     memory: AffineStep
     compute: AffineStep
+    roofline: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __call__(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0) -> float:
         """Seconds that a step takes with this many requests, prompt tokens and KV tokens."""

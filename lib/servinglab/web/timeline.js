@@ -37,14 +37,16 @@ class StepLane {
     this.heading = html('strong');
     this.counters = html('span', { class: 'sl-counters' });
     this.picture = svg('svg', { class: 'sl-steps', role: 'img' });
+    this.mark = html('span', { class: 'sl-counters' });
     this.root = html('section', { class: 'sl-lane' },
-      html('div', { class: 'sl-lane-head' }, this.heading, this.counters), this.picture);
+      html('div', { class: 'sl-lane-head' }, this.heading, this.counters, this.mark), this.picture);
   }
 
   choose(lane) {
     this.lane = lane;
     this.name = nameOf(lane.name);
     this.heading.textContent = this.name;
+    this.mark.textContent = lane.unpriced ? word('unpriced') : '';
     this.rows = lane.rows.map((row) => ({ ...row, stretches: stretches(row, lane.steps, lane.last) }));
   }
 
