@@ -77,6 +77,7 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
     "binding_caps": (metrics.binding_caps, LOG),
     "summarize": (metrics.summarize, NOTHING),
     "good_requests": (lambda run: metrics.good_requests(run, {"ttft_s": 1, "tpot_s": 1, "e2e_s": 2}), NOTHING),
+    "mark_unpriced": (lambda run: plots.mark_unpriced(plots.timeline(run), run, level(run, 1)), NOTHING),
     "number_in_system": (plots.number_in_system, NOTHING),
     "queue_growth": (lambda run: plots.queue_growth({"a": run}), NOTHING),
     "latency_histogram": (plots.latency_histogram, NOTHING),
@@ -111,7 +112,7 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
         f"Result.{name}": (lambda run, name=name: getattr(run, name), NOTHING)
         for name in (
             "arrival_s", "scheduled_s", "first_token_s", "finish_s", "finished", "wait_s", "ttft_s", "tpot_s", "e2e_s",
-            "duration_s",
+            "duration_s", "unpriced_attention",
         )
     },
 }  # fmt: skip

@@ -8,11 +8,13 @@ import logging
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import servinglab as sl
@@ -214,6 +216,12 @@ def test_serve_sim_says_it_when_it_comes_and_at_its_end() -> None:
 
 
 # Figures
+
+
+@pytest.fixture(autouse=True)
+def no_figures_stay() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
 def texts(ax: Any) -> list[str]:

@@ -44,8 +44,9 @@ def unpriced_attention(longest_prompt: int, scheduler: Any, step_time: Any) -> s
     --------
     >>> import servinglab as sl
     >>> step, engine = sl.roofline("llama-3.1-8b", "h100-sxm").sides(), sl.ContinuousBatching(256)
-    >>> unpriced_attention(131_000, engine, step)  # doctest: +ELLIPSIS
-    "attention within prompts isn't priced: the longest prompt, 131,000 tokens, would take 10.66 s alone, ... as 3.079"
+    >>> unpriced_attention(131_000, engine, step)
+    "attention within prompts isn't priced: the longest prompt, 131,000 tokens, would take 10.66 s alone,
+    simulated as 3.081"
     >>> unpriced_attention(4000, engine, step) is None
     True
     """

@@ -231,11 +231,11 @@ class Result:
         """
         from servinglab.hardware.prompt_attention import unpriced_attention
 
-        step_time = self.step_time or self.description.get("step_time")
+        step_time = self.step_time or self.setup.step_time
         if step_time is None:
             return None
         longest = int(self.prompt_tokens.max(initial=0, where=self.scheduled_ns != NEVER))
-        return unpriced_attention(longest, self.description.get("scheduler"), step_time)
+        return unpriced_attention(longest, self.setup.scheduler, step_time)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""
