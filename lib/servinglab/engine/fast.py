@@ -659,9 +659,9 @@ class FastSteps(_FastTokens):
         """Tell the kernel how long the step takes that it has decided on."""
         state = self.memory.state[0]
         step = self.memory.step[(state["oldest"] + state["under_way"]) & 1]
-        holds = [int(step[name]) for name in ("chunks", "prefill_tokens", "kv_tokens")]
-        state["lasts_ns"] = lasts = asked_ns(self.step_time, *holds)
-        check_end((int(step["start_ns"]) + lasts) / 1e9)
+        start, _, chunks, _, _, prefill, _, _, kv, *_ = step.item()
+        state["lasts_ns"] = lasts = asked_ns(self.step_time, chunks, prefill, kv)
+        check_end((start + lasts) / 1e9)
 
     def result(self, description: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
