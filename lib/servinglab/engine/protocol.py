@@ -45,6 +45,10 @@ CHANGEABLE = {
 }
 """What of a scheduler may change while it runs."""
 
+_FIXED = {
+    kind: [each.name for each in fields(kind) if each.init and each.name not in may] for kind, may in CHANGEABLE.items()
+}
+
 AnyScheduler = TypeVar("AnyScheduler")
 
 
@@ -209,8 +213,8 @@ def changed(old: AnyScheduler, new: AnyScheduler) -> AnyScheduler:
     if may is None or type(new) is not type(old):
         wanted = " or ".join(each.__name__ for each in CHANGEABLE)
         raise ValueError(f"scheduler must be a {wanted}, and stay of its kind; got {new!r} after {old!r}")
-    for name in (each.name for each in fields(old) if each.init):  # type: ignore[arg-type]
-        if name not in may and getattr(new, name) != getattr(old, name):
+    for name in _FIXED[type(old)]:
+        if getattr(new, name) != getattr(old, name):
             raise ValueError(
                 f"{name} can't change while an engine runs, only {', '.join(may)}; "
                 f"got {getattr(new, name)!r} after {getattr(old, name)!r}"
