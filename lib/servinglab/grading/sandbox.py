@@ -97,8 +97,11 @@ def isolation_problem() -> str:
             f"bubblewrap can't make a sandbox here ({said}): this machine or container must allow user namespaces"
             " to ordinary users"
         )
-    cure = "make the environment with a Python whose files every user may read" if os.geteuid() == 0 else ""
-    cure = cure or "make the environment with another Python"
+    cure = "make the environment again, with another Python"
+    if os.geteuid() == 0:
+        cure = (
+            "what root grades runs as an ordinary user, so every user must be able to read this Python and its packages"
+        )
     return f"the Python of this environment, {sys.executable}, doesn't start inside the sandbox ({said}): {cure}"
 
 
