@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from page_records import Records, built_page, run_page
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures without a screen, also in the kernels that tests start
 
@@ -30,6 +32,7 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collecto
     return [collector for collector in found if type(collector).__name__ != "DoctestModule"]
 
 
+BUILT = pytest.StashKey[Path]()
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM_PATHS = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
@@ -83,11 +86,24 @@ def bwrap() -> str:
 
 
 @pytest.fixture(scope="session")
-def book(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def book(repo: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The folder of the built pages: built once, strictly, from clean."""
     output = tmp_path_factory.mktemp("book")
     command = [sys.executable, str(repo / "tools" / "build_book.py"), "--output", str(output)]
     build = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if build.returncode:
         pytest.fail(f"the book doesn't build:\n{build.stdout[-6000:]}\n{build.stderr[-3000:]}", pytrace=False)
+    pytestconfig.stash[BUILT] = output
     return output / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def records(repo: Path, pytestconfig: pytest.Config) -> Callable[[str], Records]:
+    """What a page's cells have put and claimed: from the book if it has been built, else by running that page alone."""
+
+    @cache
+    def read(name: str) -> Records:
+        output = pytestconfig.stash.get(BUILT, None)
+        return built_page(output, name) if output else run_page(repo / "chapters" / f"{name}.md")
+
+    return read

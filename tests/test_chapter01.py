@@ -1,16 +1,15 @@
-"""Chapter 01 and its primer: what their words and alternative texts claim is computed again here."""
+"""Chapter 01 and its primer: the numbers that they show and claim are computed again here, in another way."""
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import servinglab as sl
+from page_records import Records
 from servinglab import theory
 from servinglab.metrics.percentiles import percentile
 
@@ -21,13 +20,13 @@ STABLE = range(14, 33)
 
 
 @pytest.fixture(scope="module")
-def chapter() -> str:
-    return _words("01_night_kitchen.md")
+def chapter(records: Callable[[str], Records]) -> Records:
+    return records("01_night_kitchen")
 
 
 @pytest.fixture(scope="module")
-def primer() -> str:
-    return _words("primer.md")
+def primer(records: Callable[[str], Records]) -> Records:
+    return records("primer")
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +44,6 @@ def exact_s() -> dict[int, float]:
 @pytest.fixture(scope="module")
 def long_orders() -> sl.Workload:
     return sl.poisson(RATE_RPS, 400_000, seed=3)
-
-
-def _words(name: str) -> str:
-    """A page as one line."""
-    text = (Path(__file__).resolve().parents[1] / "chapters" / name).read_text(encoding="utf-8")
-    return " ".join(text.split())
 
 
 def _exact(size: int, pots: int | None = 1) -> float:
@@ -81,130 +74,108 @@ def _p99(latencies_s: Sequence[float]) -> float:
     return sorted(latencies_s)[99 * len(latencies_s) // 100 - 1]
 
 
-def test_throughput_figure_and_paper_estimate(chapter: str) -> None:
-    assert (
-        "towards the limit of 50 a second; it crosses the arrival rate of 20 a second between batches of 13 and 14"
-        in chapter
-    )
-    assert 1 / PER_REQUEST_S == 50
-    assert 13 / POT(13) < 20 < 14 / POT(14)
+def test_throughput_figure_and_paper_estimate(chapter: Records) -> None:
+    assert chapter.says("ch01-figure-limit") == [chapter.number("ch01-limit")] == [1 / PER_REQUEST_S]
+    below, above = map(int, chapter.says("ch01-crossing"))
+    assert above == below + 1 and below / POT(below) < RATE_RPS < above / POT(above)
 
-    assert "On paper, then, the answer is 20." in chapter
+    (answer,) = chapter.says("ch01-paper-answer")
     paper_s = [(size - 1) / RATE_RPS + POT(size) for size in (20, 21)]
-    assert paper_s[0] <= LIMIT_S < paper_s[1]
+    assert answer == 20 and paper_s[0] <= LIMIT_S < paper_s[1]
+    assert [chapter.number(f"ch01-paper-{size}") for size in (20, 21)] == pytest.approx(paper_s)
 
 
-def test_the_sample_and_the_published_answer(chapter: str, arrivals_s: list[float]) -> None:
+def test_the_sample_and_the_published_answer(chapter: Records, arrivals_s: list[float]) -> None:
     one = {size: _p99(_served(arrivals_s, size)) for size in SIZES}
-    assert [round(one[size], 3) for size in (1, 10, 14, 15, 16, 20)] == [363.643, 8.075, 1.966, 1.823, 1.848, 2.075]
-    assert "The sample is lowest at 15" in chapter and min(one, key=one.get) == 15
-    assert "That is the worst batch of all." in chapter and max(one, key=one.get) == 1
-    assert "With one pot there is none in either." in chapter and min(one.values()) > LIMIT_S
+    shown = [chapter.number(f"ch01-sample-{size}") for size in (1, 10, 14, 15, 20)]
+    assert shown == [round(one[size], 3) for size in (1, 10, 14, 15, 20)] == [363.643, 8.075, 1.966, 1.823, 2.075]
+    assert min(one, key=one.get) == chapter.number("ch01-sample-best") == chapter.says("ch01-floors")[0] == 15
+    assert chapter.holds("ch01-batch-1-is-worst") and max(one, key=one.get) == 1
+    assert chapter.holds("ch01-one-pot-has-none") and min(one.values()) > LIMIT_S
 
     endless = {size: _p99(_served(arrivals_s, size, pots=None)) for size in SIZES}
-    assert round(endless[15], 3) == 1.746 and max(s for s, p in endless.items() if p <= LIMIT_S) == 15
-    assert (
-        round(1000 / max(map(sum, zip(arrivals_s[-10:], _served(arrivals_s, 15, pots=None)[-10:], strict=True))), 2)
-        == 18.71
-    )
+    assert round(endless[15], 3) == chapter.number("ch01-demo-p99") == 1.746
+    assert max(s for s, p in endless.items() if p <= LIMIT_S) == chapter.number("ch01-endless-sample-best") == 15
+    last_s = max(map(sum, zip(arrivals_s[-10:], _served(arrivals_s, 15, pots=None)[-10:], strict=True)))
+    assert round(1000 / last_s, 2) == chapter.number("ch01-demo-rps") == 18.71
 
 
-def test_the_published_rule_for_the_percentile(chapter: str) -> None:
-    assert (
-        "For 1,000 values it picks the 990th, which is right. For 1,050 it picks the 1,039th where P99 is the 1,040th"
-        in chapter
-    )
+def test_the_published_rule_for_the_percentile(chapter: Records) -> None:
     for n, picked, right in ((1000, 990, 990), (1050, 1039, 1040)):
         ranks = range(1, n + 1)
         assert ranks[int(n * 0.99) - 1] == picked
         assert next(rank for rank in ranks if 100 * rank >= 99 * n) == right == percentile(ranks, 0.99)
+    assert chapter.says("ch01-index-rule") == [990, 1039, 1040]
 
 
-def test_the_valley(chapter: str, exact_s: dict[int, float], long_orders: sl.Workload) -> None:
-    assert "the long run and the theory at 17, and none of the three reaches 1.8 s" in chapter
-    assert min(exact_s, key=exact_s.get) == 17 and exact_s[17] > LIMIT_S
+def test_the_valley(chapter: Records, exact_s: dict[int, float], long_orders: sl.Workload) -> None:
+    best = min(exact_s, key=exact_s.get)
+    assert best == chapter.number("ch01-best") and exact_s[best] > LIMIT_S
     long_s = {size: _simulated(long_orders, sl.StaticBatching(size)) for size in STABLE}
-    assert min(long_s, key=long_s.get) == 17 and long_s[17] > LIMIT_S
+    assert chapter.says("ch01-floors")[1:] == [min(long_s, key=long_s.get), best] == [17, 17]
+    assert chapter.holds("ch01-none-reaches-the-slo") and long_s[17] > LIMIT_S
+    assert chapter.holds("ch01-long-run-is-near-theory")
     for size in range(17, 33):
         assert long_s[size] == pytest.approx(exact_s[size], rel=0.015)
-    assert "On the steep side the two still differ: at 14 orders" in chapter
-    assert abs(long_s[14] - exact_s[14]) > 0.05 * exact_s[14]
+    assert chapter.holds("ch01-steep-side-differs") and abs(long_s[14] - exact_s[14]) > 0.05 * exact_s[14]
 
-    assert "at batch 14 to {glue:text}`ch01-exact-17` s at 17 before it rises" in chapter
+    assert chapter.holds("ch01-falls-then-rises")
     assert exact_s[14] > exact_s[15] > exact_s[16] > exact_s[17] < exact_s[18] < exact_s[32]
+    shown = [chapter.number(f"ch01-exact-{size}") for size in (14, 15, 17, 20, 32)]
+    assert shown == [round(exact_s[size], 3) for size in (14, 15, 17, 20, 32)]
 
 
-def test_the_three_rules(chapter: str, exact_s: dict[int, float], long_orders: sl.Workload) -> None:
-    assert "With endless pots it rises all the way and passes 1.8 s after 16." in chapter
+def test_the_three_rules(chapter: Records, exact_s: dict[int, float], long_orders: sl.Workload) -> None:
     endless = [_exact(size, pots=None) for size in SIZES]
-    assert endless == sorted(endless) and endless[15] <= LIMIT_S < endless[16]
+    assert chapter.holds("ch01-endless-rises") and endless == sorted(endless)
+    assert chapter.says("ch01-endless-passes") == [sum(p <= LIMIT_S for p in endless)] == [16]
 
-    assert "it falls from 14 on, passes below 1.8 s and stays near 1.54 s" in chapter
     take_s = [_simulated(long_orders, sl.ContinuousBatching(size)) for size in STABLE]
-    assert take_s[0] > LIMIT_S > take_s[-1]
-    assert all(later < sooner + 0.005 for sooner, later in pairwise(take_s))
-    assert take_s[-8:] == pytest.approx([1.54] * 8, abs=0.02)
+    assert chapter.says("ch01-take-starts") == [STABLE[0]] and take_s[0] > LIMIT_S > take_s[-1]
+    assert chapter.holds("ch01-take-falls") and all(later < sooner + 0.005 for sooner, later in pairwise(take_s))
+    assert chapter.says("ch01-take-level") == [1.54] * 2 and take_s[-8:] == pytest.approx([1.54] * 8, abs=0.02)
 
-    assert "Should the batch stay at 17?" in chapter and "The valley moves left" in chapter
+    assert chapter.says("ch01-one-pot-best") == [min(exact_s, key=exact_s.get)]
+    assert chapter.holds("ch01-two-pots-move-left") and chapter.number("ch01-two-best") == 7
     assert _exact(7, pots=2) < _exact(6, pots=2) and _exact(7, pots=2) < _exact(8, pots=2) < _exact(17, pots=2) / 1.5
 
 
-def test_the_lines_that_grow(chapter: str) -> None:
-    assert "At a load of 1.20 they grow in a straight line to about two thousand" in chapter
-    assert "at 1.02 they drift up to some two hundred, at 0.87 they stay below a hundred" in chapter
+def test_the_lines_that_grow(chapter: Records) -> None:
     orders = sl.poisson(RATE_RPS, 12_000, seed=3)
     inside = {}
-    for size, load in ((10, "1.20"), (13, "1.02"), (17, "0.87")):
-        assert f"{RATE_RPS * POT(size) / size:.2f}" == load
+    assert chapter.says("ch01-loads") == [round(RATE_RPS * POT(size) / size, 2) for size in (10, 13, 17)]
+    for size in (10, 13, 17):
         run = sl.simulate(orders, sl.StaticBatching(size), POT)
         at_s = np.arange(1, 600)
         inside[size] = np.searchsorted(run.arrival_s, at_s, "right") - np.searchsorted(run.finish_s, at_s, "right")
+    assert chapter.holds("ch01-straight-to-two-thousand")
     assert 1800 < inside[10][-1] < 2200 and np.corrcoef(np.arange(1, 600), inside[10])[0, 1] > 0.99
-    assert 150 < inside[13][-1] < 250
-    assert inside[17].max() < 100
+    assert chapter.holds("ch01-drifts-to-two-hundred") and 150 < inside[13][-1] < 250
+    assert chapter.holds("ch01-below-a-hundred") and inside[17].max() < 100
 
 
-def test_the_load_tests(chapter: str) -> None:
-    assert "on the diagonal up to about 21, then flat at Q(15), which is 21.4" in chapter
+def test_the_load_tests(chapter: Records) -> None:
     capacity = 15 / POT(15)
-    assert round(capacity, 1) == 21.4
+    assert chapter.says("ch01-flat") == [round(capacity), round(capacity, 1)] == [21, 21.4]
+    assert chapter.holds("ch01-diagonal-then-flat")
     for rate in range(3, 31, 3):
         run = sl.simulate(sl.poisson(rate, 700 * rate, seed=rate), sl.StaticBatching(15), POT)
         completed = float((run.finish_s <= 600).sum()) / 600
         assert completed == pytest.approx(min(rate, capacity), rel=0.04)
+        assert completed == pytest.approx(chapter.number(f"ch01-completed-{rate}"), abs=0.051)
 
 
-def test_the_animation_has_what_the_text_says(chapter: str) -> None:
-    cell = re.search(r"steps = (\[[\d, ]+\])", chapter)
-    assert cell
-    steps = [int(n) for n in re.findall(r"\d+", cell[1])]
-    assert "same twelve orders" in chapter and len(steps) == 12
-    assert "takes one to five steps" in chapter and (min(steps), max(steps)) == (1, 5)
-    assert "four seats" in chapter and {"StaticBatching(4)", "ContinuousBatching(4)"} <= set(
-        re.findall(r"\w+\(4\)", chapter)
-    )
+def test_the_animation_has_what_the_text_says(chapter: Records) -> None:
+    assert chapter.holds("ch01-twelve-orders") and chapter.holds("ch01-one-to-five-steps")
+    assert chapter.holds("ch01-four-seats")
 
 
-def test_the_primer(primer: str) -> None:
-    assert "the first of 15 guests waits" in primer and "for the other 14" in primer
-    assert "Of 1,000 values it is the 990th; of 50 values it is the 50th" in primer
-    assert [percentile(range(1, n + 1), 0.99) for n in (1000, 50, 200)] == [990, 50, 198]
-    assert "Of 200 latencies" in primer and "The 198th" in primer
+def test_the_primer(primer: Records) -> None:
+    assert primer.number("primer-gather") == 14 / RATE_RPS
+    ranks = [percentile(range(1, n + 1), 0.99) for n in (1000, 50, 200)]
+    assert primer.says("primer-ranks") + primer.says("primer-rank-of-200") == ranks == [990, 50, 198]
 
-    assert "Latencies of 20,000 orders spread from 0.74 s to over two seconds" in primer
-    assert "the mean and the median lie close together near 1.2 s" in primer
     latency_s = sl.simulate(sl.poisson(20, 20_000, seed=3), sl.StaticBatching(17), POT).e2e_s
-    assert round(latency_s.min(), 2) == 0.74 and latency_s.max() > 2
-    assert [latency_s.mean(), percentile(latency_s, 0.5)] == pytest.approx([1.2, 1.2], abs=0.05)
-
-
-def test_the_assignment_is_where_the_chapter_says(repo: Path, chapter: str) -> None:
-    paths = re.findall(r"(exercises/\S+\.ipynb)", chapter)
-    assert paths and all((repo / path).is_file() for path in paths)
-
-
-def test_no_words_hide_in_a_directive_option(repo: Path) -> None:
-    """An option swallows the rest of its line, and the strict build doesn't mind."""
-    for page in (repo / "chapters").glob("*.md"):
-        options = re.findall(r"^:(?:class|label|name): (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        assert all(len(option.split()) == 1 for option in options), page.name
+    assert primer.says("primer-spread") == [20_000, round(latency_s.min(), 2)] == [20_000, 0.74]
+    assert primer.holds("primer-over-two-seconds") and latency_s.max() > 2
+    assert [latency_s.mean(), percentile(latency_s, 0.5)] == pytest.approx(primer.says("primer-centre"), abs=0.05)
