@@ -1,14 +1,15 @@
-"""Chapter 05: what its words and alternative texts claim is computed again here."""
+"""Chapter 05: the numbers that it shows and claims are computed again here."""
 
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import servinglab as sl
+from page_records import Records
 from servinglab import decide, metrics, theory
 from servinglab.course import explorers, quiz
 from servinglab.grading.notebooks import read_notebook
@@ -24,9 +25,8 @@ STEP = sl.roofline("llama-3.1-8b", "h100-sxm").sides()
 
 
 @pytest.fixture(scope="module")
-def chapter() -> str:
-    """The page as one line."""
-    return " ".join((ROOT / "chapters" / "05_p99_and_the_best_batch.md").read_text("utf-8").split())
+def chapter(records: Callable[[str], Records]) -> Records:
+    return records("05_p99_and_the_best_batch")
 
 
 @pytest.fixture(scope="module")
@@ -34,54 +34,63 @@ def laws() -> dict[int, theory.QueueLaw]:
     return {B: theory.static_batching(20, B, 0.4, 0.02) for B in range(14, 29)}
 
 
-def test_four_ways_to_a_p99(chapter: str, laws: dict[int, theory.QueueLaw]) -> None:
+def test_four_ways_to_a_p99(chapter: Records, laws: dict[int, theory.QueueLaw]) -> None:
     exact = {B: law.latency_quantile(0.99) for B, law in laws.items()}
     gathered = {B: theory.gather_quantile(0.99, 20, B) + POT(B) for B in laws}
     paper = {B: theory.first_guest_wait(20, B) + POT(B) for B in laws}
-    assert "formula's line lies lowest and reaches 2 s only after 23" in chapter
-    assert paper[23] < 2 < paper[24] and all(paper[B] < gathered[B] for B in laws)
-    assert "Exact gathering lies 0.3 s above it and reaches 2 s after 19" in chapter
-    assert all(0.28 < gathered[B] - paper[B] < 0.4 for B in range(14, 29)) and gathered[19] < 2 < gathered[20]
-    assert "falls steeply to its lowest point at 17, keeps 2 s at 17 and 18 only, and from 20 on merges" in chapter
-    assert min(exact, key=exact.get) == 17 and [B for B in exact if exact[B] <= 2] == [17, 18]
+    assert chapter.says("ch05-formula-reaches") == [max(B for B in paper if paper[B] < 2)] == [23]
+    assert chapter.holds("ch05-formula-is-lowest") and all(paper[B] < gathered[B] for B in laws)
+    assert chapter.says("ch05-gathering-lies-above") == [0.3]
+    assert all(0.28 < gathered[B] - paper[B] < 0.4 for B in range(14, 29))
+    assert chapter.says("ch05-gathering-reaches") == [max(B for B in gathered if gathered[B] <= 2)] == [19]
+    assert chapter.says("ch05-lowest") == [min(exact, key=exact.get)] == [17]
+    assert chapter.says("ch05-kept") == [B for B in exact if exact[B] <= 2] == [17, 18]
+    assert chapter.says("ch05-merges-from") == [20] and abs(exact[19] - gathered[19]) > 0.005
     assert all(abs(exact[B] - gathered[B]) < 0.005 for B in range(20, 29))
-    assert "At 16 orders gathering and cooking would keep the promise with ease" in chapter and gathered[16] < 1.8
-    assert "late instead of 1 %" in chapter and laws[23].latency_tail(2.0) > 0.06
+    assert chapter.holds("ch05-gathering-keeps-with-ease") and gathered[16] < 1.8
+    assert chapter.holds("ch05-many-are-late")
+    shown = [chapter.number(f"ch05-late-{B}") for B in (16, 17, 18, 19, 23)]
+    assert shown == [round(100 * laws[B].latency_tail(2.0), 1) for B in (16, 17, 18, 19, 23)] and shown[-1] > 6
     orders = sl.poisson(20, 100_000, seed=4)
     run = {B: percentile(sl.simulate(orders, sl.StaticBatching(B), POT).e2e_s, 0.99) for B in (16, 18, 23)}
-    assert "The simulation follows it" in chapter and all(run[B] == pytest.approx(exact[B], rel=0.03) for B in run)
+    assert chapter.holds("ch05-simulation-follows") and all(run[B] == pytest.approx(exact[B], rel=0.03) for B in run)
 
 
-def test_the_formula_by_hand(chapter: str) -> None:
-    assert r"$(20 \cdot 1.6 + 1)/1.4$" in chapter and decide.formula_batch(20, 0.4, 0.02, 2.0).batch_size == 23
-    assert "first branch gives $1.1/0.02$" in chapter
+def test_the_formula_by_hand(chapter: Records) -> None:
+    left, slope = chapter.says("ch05-by-hand")
+    raw = (20 * left + 1) / slope
+    assert (
+        chapter.number("ch05-formula-raw") == round(raw, 2) and chapter.number("ch05-formula") == math.floor(raw) == 23
+    )
+    assert chapter.number("ch05-formula-window") == round(chapter.says("ch05-first-branch")[0] / 0.02) == 55
     for window, size in ((0.5, 55), (1.2, 23)):
         found = decide.formula_batch(20, 0.4, 0.02, 2.0, window).batch_size
         assert found == size
         allowed = min(window, (size - 1) / 20) + 0.4 + 0.02 * size
         more = min(window, size / 20) + 0.4 + 0.02 * (size + 1)
         assert allowed <= 2 + 1e-9 < more
-    assert "predicts 2.0 s" in chapter
-    assert "whose floor is 14" in chapter and math.floor((0.9 - 0.2 - 0.4) / 0.02) == 14
+    assert chapter.says("ch05-formula-predicts") == [pytest.approx(0.5 + 0.4 + 0.02 * 55)]
+    assert chapter.says("ch05-floor") == [math.floor((0.9 - 0.2 - 0.4) / 0.02)] == [14]
+    assert chapter.holds("ch05-that-number")
 
 
-def test_the_window_lies_both_ways(chapter: str) -> None:
+def test_the_window_lies_both_ways(chapter: Records) -> None:
     orders = sl.poisson(20, 100_000, seed=4)
     short = sl.simulate(orders, sl.DynamicBatching(55, 0.5), POT)
-    assert "a batch that rarely holds more than half as many" in chapter
+    assert chapter.holds("ch05-rarely-more-than-half")
     assert (short.segments.running > 55 / 2).mean() < 0.01
-    assert percentile(short.e2e_s, 0.99) < 1.6
-    assert "too optimistic again" in chapter
-    assert percentile(sl.simulate(orders, sl.DynamicBatching(23, 1.2), POT).e2e_s, 0.99) > 2
+    assert round(percentile(short.e2e_s, 0.99), 2) == chapter.number("ch05-dynamic-55") < 1.6
+    long_s = percentile(sl.simulate(orders, sl.DynamicBatching(23, 1.2), POT).e2e_s, 0.99)
+    assert chapter.holds("ch05-too-optimistic-again")
+    assert round(long_s, 2) == chapter.number("ch05-dynamic-23") > 2
 
 
-def test_the_explorer_says_what_the_chapter_says(chapter: str) -> None:
-    assert "At 8 orders a second the two exact ways agree" in chapter
+def test_the_explorer_says_what_the_chapter_says(chapter: Records) -> None:
+    assert chapter.holds("ch05-exact-ways-agree")
     says = explorers.promise_view(8, 2.0, 1000).says
     assert says[1][1] == says[2][1] != says[0][1]
     says = explorers.promise_view(24, 2.0, 1000).says
-    assert "with the queue no batch keeps 2 s" in chapter and says[2][-1] == "no_batch"
-    assert "look at what the sample allows" in chapter and says[3][-1] != "no_batch"
+    assert chapter.holds("ch05-queue-allows-none-at-24") and says[2][-1] == "no_batch" != says[3][-1]
     for rate in explorers.PROMISE_RATES_RPS:  # the largest batch that is right lies on the chart
         *_, exact, _ = explorers.promise_curves(rate, 1000)
         assert exact[-1] is not None and exact[-1] > max(explorers.PROMISES_S)
@@ -108,18 +117,21 @@ def test_the_explorer_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(explorers.explore_promise()._repr_html_()) < 200_000
 
 
-def test_how_sure(chapter: str) -> None:
-    assert "After 100 clean requests you may be" in chapter
+def test_how_sure(chapter: Records) -> None:
+    assert chapter.number("ch05-sure-100") == round(100 * (1 - 0.99**100))
     assert intervals.promise_confidence(100) == pytest.approx(1 - 0.99**100)
-    assert "A hundred values have no upper end" in chapter and "A thousand do" in chapter
+    assert chapter.holds("ch05-hundred-has-no-end") and chapter.holds("ch05-thousand-has-one")
     ends = {n: intervals.independent_percentile_interval(np.arange(1, n + 1), 0.99) for n in (100, 367, 368, 1000)}
     assert math.isinf(ends[100].high) and math.isinf(ends[367].high) and ends[368].high == 368
-    assert "among the slowest 2 %" in chapter and ends[1000].low > 980
+    assert ends[1000].low > 980
+    needs = [next(n for n in range(1, 2000) if 0.99**n <= 0.01)]
+    assert chapter.says("ch05-independent-needs") == [chapter.number("ch05-n0")] == needs == [459]
 
 
-def test_one_queue_is_not_many_customers(chapter: str, laws: dict[int, theory.QueueLaw]) -> None:
-    assert "scatter between 1.6 and 3.5 s and nearly all miss 2.57 s" in chapter
-    assert "about a third miss 1.95 s" in chapter
+def test_one_queue_is_not_many_customers(chapter: Records, laws: dict[int, theory.QueueLaw]) -> None:
+    assert chapter.says("ch05-tests-drawn") == [40, 1000]
+    assert chapter.says("ch05-true-p99s") == [round(laws[B].latency_quantile(0.99), 2) for B in (15, 18)]
+    assert chapter.says("ch05-busy-at-15") == [round(100 * 20 * POT(15) / 15)] == [93]
     steady, shown = sl.poisson(20, 420_000, seed=5), {}
     for B in (15, 18):
         latency_s = sl.simulate(steady, sl.StaticBatching(B), POT).e2e_s[20_000:].reshape(-1, 1000)
@@ -127,28 +139,35 @@ def test_one_queue_is_not_many_customers(chapter: str, laws: dict[int, theory.Qu
         truth = laws[B].latency_quantile(0.99)
         shown[B] = sum(truth not in each for each in found), found
     assert shown[15][0] >= 36 and 8 <= shown[18][0] <= 16
-    assert min(each.low for each in shown[15][1]) > 1.6 and max(each.high for each in shown[15][1]) < 3.5
+    assert chapter.holds("ch05-nearly-all-miss") and chapter.holds("ch05-a-third-misses")
+    low, high = chapter.says("ch05-intervals-lie-between")
+    assert min(each.low for each in shown[15][1]) > low == 1.6 and max(each.high for each in shown[15][1]) < high == 3.5
 
 
-def test_the_island(chapter: str) -> None:
-    assert "80 or more seats and budgets of 384 to 768 tokens" in chapter
+def test_the_island(chapter: Records) -> None:
+    least, low, high = chapter.says("ch05-island")
+    assert chapter.holds("ch05-island-has-no-holes")
+    assert chapter.holds("ch05-fewer-seats-fail-ttft") and chapter.holds("ch05-tiny-budget-fails-ttft")
+    assert chapter.holds("ch05-large-budgets-fail-tpot")
+    (tiny,), (large,) = chapter.says("ch05-tiny-budget"), chapter.says("ch05-large-budgets-from")
     chats = sl.poisson(7, 5000, seed=3, prompt_tokens=2000, output_tokens=Geometric(500))
     for seats in (32, 48, 64, 80, 96, 128, 192, 256):
         for budget in (256, 384, 512, 768, 1024, 2048, 4096, 8192):
             run = sl.simulate(chats, sl.ContinuousBatching(seats, budget), STEP, kv=KV)
             ttft = percentile(run.ttft_s, 0.99) <= 0.5
             tpot = percentile(run.tpot_s[run.output_tokens > 1], 0.99) <= 0.02
-            assert (ttft and tpot) == (seats >= 80 and 384 <= budget <= 768), (seats, budget)
-            if budget == 256:
-                assert tpot and not ttft, "with 256 tokens TTFT fails too"
-            if budget >= 1024 and seats >= 80:
-                assert not tpot, "with 1,024 tokens and more TPOT fails"
-            if seats <= 64:
-                assert not ttft, "with fewer seats TTFT fails"
+            assert (ttft and tpot) == (seats >= least and low <= budget <= high), (seats, budget)
+            if budget == tiny:
+                assert tpot and not ttft
+            if budget >= large and seats >= least:
+                assert not tpot
+            if seats < least:
+                assert not ttft
 
 
-def test_limits_that_are_broken_together(chapter: str) -> None:
-    assert "so the same requests break both limits" in chapter
+def test_limits_that_are_broken_together(chapter: Records) -> None:
+    assert chapter.holds("ch05-the-same-break-both") and chapter.holds("ch05-more-than-the-product")
+    assert chapter.holds("ch05-between-the-bounds")
     n, rng = 20_000, np.random.default_rng(7)
     answers = np.where(rng.random(n) < 0.25, 1, rng.geometric(1 / 500, n))
     work = sl.poisson(9, n, seed=3, prompt_tokens=2000, output_tokens=answers)
@@ -158,38 +177,39 @@ def test_limits_that_are_broken_together(chapter: str) -> None:
     assert np.corrcoef(late_first, late_rest)[0, 1] > 0.2
     good = metrics.good_requests(run, {"ttft_s": 0.5, "tpot_s": 0.025}).mean()
     kept = (run.ttft_s <= 0.5).mean(), ((run.tpot_s <= 0.025) | ~several).mean()
+    shown = chapter.number("ch05-joint"), chapter.number("ch05-product")
+    assert shown == pytest.approx((100 * good, 100 * kept[0] * kept[1]), abs=0.05)
     assert sum(kept) - 1 <= good <= min(kept) and good - kept[0] * kept[1] > 0.02
 
 
-def test_parts_and_their_sum(chapter: str) -> None:
-    assert "Let three parts each stall for 1 s in 0.6 % of the requests" in chapter
+def test_parts_and_their_sum(chapter: Records) -> None:
+    assert chapter.holds("ch05-each-part-is-fine") and chapter.says("ch05-their-sum-is-not") == [1]
     parts = (np.random.default_rng(1).random((3, 100_000)) < 0.006).astype(float)
     assert [percentile(part, 0.99) for part in parts] == [0, 0, 0] and percentile(parts.sum(axis=0), 0.99) == 1
 
 
-def test_a_window_that_sees_the_stall(chapter: str) -> None:
-    assert "it climbs at once, from 1.5 s to 10, 20, 30 and 40 s" in chapter
-    assert "it shows 1.5 s in the first window of the stall, nothing for three windows, and jumps to 40 s" in chapter
-    assert "stall for 40 s after five minutes" in chapter
+def test_a_window_that_sees_the_stall(chapter: Records) -> None:
     came_s = sl.poisson(20, 12_000, seed=3).arrival_s
     scale = np.ones(len(came_s))
     scale[np.searchsorted(came_s, 300)] = 60
     run = sl.simulate(sl.Workload.from_arrivals(came_s, service_scale=scale), sl.ContinuousBatching(32), POT)
     steps_s = (run.segments.end_ns - run.segments.start_ns) / 1e9 / run.segments.steps
-    assert steps_s.max() == pytest.approx(40, abs=2)
+    assert chapter.says("ch05-stall") == [pytest.approx(steps_s.max(), abs=2)]
     seen = windows.windowed_percentile(run, window_s=10)
     at = int(np.searchsorted(seen.end_s, 300))
-    assert seen.value_s[at : at + 5] == pytest.approx([1.5, 10, 20, 30, 40], abs=0.3)
-    assert seen.finished_only_s[at + 1] == pytest.approx(1.5, abs=0.1)
-    assert np.isnan(seen.finished_only_s[at + 2 : at + 5]).all()
-    assert seen.finished_only_s[at + 5] == pytest.approx(40, abs=0.5)
+    assert seen.value_s[at : at + 5] == pytest.approx(chapter.says("ch05-climbs"), abs=0.3)
+    before_s, after_s = chapter.says("ch05-finished-show")
+    assert seen.finished_only_s[at + 1] == pytest.approx(before_s, abs=0.1)
+    assert chapter.holds("ch05-three-windows-show-nothing") and np.isnan(seen.finished_only_s[at + 2 : at + 5]).all()
+    assert seen.finished_only_s[at + 5] == pytest.approx(after_s, abs=0.5)
 
 
-def test_the_exercises_answers(chapter: str) -> None:
-    assert r"$(10 \cdot 1.6 + 1)/1.2$" in chapter
+def test_the_exercises_answers(chapter: Records) -> None:
+    left, slope = chapter.says("ch05-slow-by-hand")
     formula = decide.formula_batch(10, 0.4, 0.02, 2.0).batch_size
     kept = [B for B in range(6, formula + 1) if theory.static_batching(10, B, 0.4, 0.02).latency_quantile(0.99) <= 2]
-    assert "the same as the truth" in chapter
+    assert formula == chapter.number("ch05-slow-formula") == math.floor((10 * left + 1) / slope)
+    assert max(kept) == chapter.number("ch05-slow-best") and chapter.holds("ch05-slow-gathering-is-right")
     assert max(kept) == decide.gathering_batch(10, 0.4, 0.02, 2.0) < formula
 
 
@@ -240,8 +260,3 @@ def test_the_assignment_s_examples_are_right() -> None:
     log = [[0, 0.5, 2.5, 21], [1, 1.4, 1.4, 1], [2, None, None, 0]]
     assert answers["good_fraction"](log, 1, 0.1) == pytest.approx(2 / 3)
     assert answers["windowed_percentile"]([5, 8, 21], [12, 25, 22], 10, 20, 99) == 12
-
-
-def test_the_assignment_is_where_the_chapter_says(chapter: str) -> None:
-    paths = re.findall(r"(exercises/\S+\.ipynb)", chapter)
-    assert paths and all((ROOT / path).is_file() for path in paths)
