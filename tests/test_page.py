@@ -111,8 +111,9 @@ def test_no_words_hide_in_a_directive_option(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("test_chapter*.py")), ids=lambda path: path.name)
-def test_no_test_of_a_chapter_looks_for_its_words(path: Path) -> None:
+def test_no_test_of_a_chapter_looks_for_its_words(repo: Path, path: Path) -> None:
     """A name or a number may be looked for in a page; a phrase would keep it from being edited or translated."""
+    pages = " ".join(" ".join(page.read_text(encoding="utf-8").split()) for page in (repo / "chapters").glob("*.md"))
     phrases = [
         node.value
         for compare in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -120,4 +121,4 @@ def test_no_test_of_a_chapter_looks_for_its_words(path: Path) -> None:
         for node in ast.walk(compare.left)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip()
     ]
-    assert phrases == []
+    assert [phrase for phrase in phrases if phrase in pages] == []
