@@ -131,7 +131,7 @@ class FastEngine:
         """Let all time pass, and say now and then how far it is."""
         self._pass(FOREVER, progress=progress)
 
-    def result(self, description: RunSetup) -> Result:
+    def result(self, setup: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
         n, outcome = self._count, self._outcome()
         finish = np.maximum(outcome.finish[:n], NEVER) if self._gone else outcome.finish[:n]
@@ -150,7 +150,7 @@ class FastEngine:
             output_tokens=output[:n],
             status=status,
             step_time=self.step_time,
-            setup=description,
+            setup=setup,
             rejections=rejected,
             **self._facts(),
         )
@@ -663,11 +663,11 @@ class FastSteps(_FastTokens):
         state["lasts_ns"] = lasts = asked_ns(self.step_time, chunks, prefill, kv)
         check_end((start + lasts) / 1e9)
 
-    def result(self, description: RunSetup) -> Result:
+    def result(self, setup: RunSetup) -> Result:
         """What has become of everyone so far; who was given up is UNSERVED."""
         if self.memory.state["asking"][0]:  # interrupted within a step
             self._keep()
-        return super().result(description)
+        return super().result(setup)
 
     def _take_in(self, r: int, request: Request) -> None:
         m = self.memory

@@ -106,12 +106,12 @@ def simulate(
         seats = seats_of(scheduler)
         check_clock(workload, scheduler, seats if isinstance(scheduler, StaticBatching) else min(seats, n), step_time)
     engine = open_engine(scheduler, step_time, pots, kv, workload)
-    description = describe(workload, scheduler, step_time, 1 if tokens else pots, kv if tokens else None)
+    setup = describe(workload, scheduler, step_time, 1 if tokens else pots, kv if tokens else None)
     try:
         engine.run(progress)
     except KeyboardInterrupt:
-        raise SimulationInterrupted(engine.result(description)) from None
-    return engine.result(description)
+        raise SimulationInterrupted(engine.result(setup)) from None
+    return engine.result(setup)
 
 
 def open_engine(

@@ -290,9 +290,9 @@ def reference(
     check_run(workload, scheduler, step_time)
     check_callback("progress", progress)
     pots = check_pots(pots)
-    description = describe(workload, scheduler, step_time, pots, kv)
+    setup = describe(workload, scheduler, step_time, pots, kv)
     if counts_tokens(scheduler, pots, kv):
-        return serve_tokens(workload, scheduler, step_time, kv, description, progress)
+        return serve_tokens(workload, scheduler, step_time, kv, setup, progress)
     prompt, output = workload.prompt_tokens.tolist(), workload.output_tokens.tolist()
     scale = workload.service_scale.tolist()
     arrivals = Arrivals(workload)
@@ -304,7 +304,7 @@ def reference(
         return loop.join(Request(k, prompt[k], output[k], service_scale=scale[k]), now)
 
     loop = PotLoop(scheduler, step_time, None if pots is None else min(pots, len(workload)), more_to_come)
-    facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, setup=description)
+    facts: dict[str, Any] = dict(streaming=scheduler.streaming, pots=pots, step_time=step_time, setup=setup)
     return drive(loop, workload, arrivals, come, progress, **facts)
 
 

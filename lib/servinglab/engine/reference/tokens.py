@@ -188,11 +188,11 @@ def serve_tokens(
     scheduler: ContinuousBatching,
     step_time: StepTime,
     kv: HasBlocks | None,
-    description: RunSetup,
+    setup: RunSetup,
     progress: Progress | None,
 ) -> Result:
     """Serve a workload step by step under `scheduler`'s budget and `kv`'s blocks; see `servinglab.simulate`."""
-    return serve_loop(TokenLoop(scheduler, step_time, kv), workload, progress, step_time, description)
+    return serve_loop(TokenLoop(scheduler, step_time, kv), workload, progress, step_time, setup)
 
 
 def serve_loop(
@@ -200,9 +200,9 @@ def serve_loop(
     workload: Workload,
     progress: Progress | None,
     step_time: StepTime | None,
-    description: RunSetup,
+    setup: RunSetup,
 ) -> Result:
-    """Lead a loop through a workload; `step_time` and `description` are the result's."""
+    """Lead a loop through a workload; `step_time` and `setup` are the result's."""
     check_token_workload(workload)
     hashes = workload.prefix_hashes
 
@@ -226,7 +226,7 @@ def serve_loop(
         loop.preemptions.__getitem__,
         pots=1,
         step_time=step_time,
-        setup=description,
+        setup=setup,
     )
 
 
