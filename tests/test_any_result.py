@@ -105,6 +105,7 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
     "Result.log_facts": (lambda run: run.log_facts, LOG),
     "Result.itl": (lambda run: run.itl(), GAPS),
     "Result.summary": (lambda run: run.summary(slo={"e2e_s": 1}), NOTHING),
+    "Result.optional": (lambda run: run.optional, NOTHING),
     "Result.rows": (lambda run: run.rows(), NOTHING),
     "Result.to_csv": (lambda run: run.to_csv("/dev/null"), NOTHING),
     "Result.to_parquet": (lambda run: run.to_parquet("/dev/null"), NOTHING),

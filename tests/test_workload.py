@@ -480,3 +480,62 @@ def test_the_table_names_what_breaks_a_rule(changes, message):
 def test_generators_name_what_breaks_a_rule(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# What a request says of itself
+
+
+def test_what_a_request_says_of_itself_goes_through_every_engine_and_every_file(tmp_path):
+    said = {
+        "user": ("ada", "bob", "ada", "eve"), "request_class": ("chat", "chat", "file", "chat"),
+        "deadline_s": [1.0, 2.0, 3.0, 4.5], "max_tokens": [9, 9, 20, 9],
+    }  # fmt: skip
+    work = sl.Workload.from_arrivals([0.0, 0.5, 1.0, 1.5], 10, [3, 5, 20, 1], **said)
+    pot = sl.AffineStep(0.1, 0.01)
+    runs = [
+        run(work, rule, pot)
+        for run in (sl.simulate, sl.reference)
+        for rule in (sl.StaticBatching(2), sl.ContinuousBatching(8), sl.ContinuousBatching(8, 64))
+    ]
+    sl.save_run(runs[0], tmp_path / "run.npz")
+    for run in (*runs, sl.read_run(tmp_path / "run.npz")):
+        for name, column in said.items():
+            assert list(getattr(run, name)) == list(column), name
+    runs[0].to_csv(tmp_path / "run.csv")
+    header, first, *_ = (tmp_path / "run.csv").read_text().splitlines()
+    told = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (told["user"], told["request_class"], float(told["deadline_s"]), told["max_tokens"]) == (
+        "ada",
+        "chat",
+        1.0,
+        "9",
+    )
+    assert list(work.head(2).user) == ["ada", "bob"] and list(work.scaled(2).deadline_s) == said["deadline_s"]
+
+
+def test_a_run_that_says_nothing_has_no_such_columns(tmp_path):
+    run = sl.simulate(sl.Workload.from_arrivals([0.0]), sl.StaticBatching(1), sl.AffineStep(0.1, 0.01))
+    assert set(run.optional.values()) == {None}
+    assert not {"user", "request_class", "deadline_s", "max_tokens"} & set(run.rows())
+    sl.save_run(run, tmp_path / "run.npz")
+    assert set(sl.read_run(tmp_path / "run.npz").optional.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"user": "ada"}, "user must hold 2 texts, one for each request; got 'ada'"),
+        ({"user": ["ada"]}, "user must hold 2 texts, one for each request; got 1"),
+        ({"request_class": ["chat", 7]}, r"request_class must hold texts; request_class\[1\] is 7"),
+        ({"deadline_s": [0.0, 1.0]}, r"deadline_s\[0\] .*> 0|deadline_s must .*> 0"),
+        ({"deadline_s": [1.0]}, "deadline_s"),
+        ({"max_tokens": [3, 9.5]}, "max_tokens"),
+        (
+            {"max_tokens": [9, 4]},
+            r"max_tokens must be at least output_tokens; max_tokens\[1\] = 4 and output_tokens\[1\] = 5",
+        ),
+    ],
+)
+def test_a_column_that_breaks_its_rule_is_named(columns, message):
+    with pytest.raises(ValueError, match=message):
+        sl.Workload.from_arrivals([0.0, 1.0], 10, 5, **columns)

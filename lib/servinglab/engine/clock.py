@@ -128,6 +128,7 @@ def drive(
             segments=Segments.from_rows(rows, loop.waited_ns + round(1e9 * waited)),
             late_gaps=(np.array(sorted(gaps), np.int64), np.array([gaps[gap] for gap in sorted(gaps)], np.int64)),
             rejections=reasons,
+            **workload.optional,
             **facts,
         )
 

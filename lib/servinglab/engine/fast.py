@@ -152,6 +152,7 @@ class FastEngine:
             step_time=self.step_time,
             setup=setup,
             rejections=rejected,
+            **(self.workload.optional if self.workload is not None else {}),
             **self._facts(),
         )
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 from servinglab.base.arrays import Floats, Ints
 from servinglab.result.log import BLOCK, Segments
 from servinglab.workload.outcomes import NEVER, Status
+from servinglab.workload.request import OPTIONAL, Texts, given
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,8 @@ class Result:
         gaps that were measured.
     rejections : mapping
         Why each rejected request could never have been served, by its number.
+    user, request_class, deadline_s, max_tokens : columns, optional
+        As in the workload; see `servinglab.workload.request`.
 
     Examples
     --------
@@ -84,9 +87,18 @@ class Result:
     setup: RunSetup = field(default_factory=RunSetup)
     late_gaps: tuple[Ints, Ints] = field(default_factory=lambda: (np.zeros(0, np.int64), np.zeros(0, np.int64)))
     rejections: Mapping[int, str] = field(default_factory=dict)
+    user: Texts | None = None
+    request_class: Texts | None = None
+    deadline_s: Floats | None = None
+    max_tokens: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
+
+    @property
+    def optional(self) -> dict[str, Any]:
+        """The optional columns, by name; None for one that isn't known."""
+        return {name: getattr(self, name) for name in OPTIONAL}
 
     @property
     def arrival_s(self) -> Floats:
@@ -276,6 +288,7 @@ class Result:
             "output_tokens": self.output_tokens,
             "preemptions": self.preemptions,
             "status": names[self.status],
+            **{name: np.asarray(column) for name, column in given(self.optional).items()},
         }
 
     def to_csv(self, path: str | Path) -> None:

@@ -6,7 +6,7 @@ holds no pickled objects, so reading a stranger's file runs nothing, and any too
 this library come back as themselves; anything else (a step time of your own) as text, and then the result has no
 `step_time`.
 
-What isn't in the file: the workload beyond its arrivals and lengths, so no priorities, prefixes or pauses.
+What isn't in the file: of the workload priorities, prefixes and pauses.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from servinglab.result.log import Segments
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.workload.outcomes import Status
+from servinglab.workload.request import OPTIONAL, check_optional, given
 
 if TYPE_CHECKING:
     pass
@@ -84,6 +85,7 @@ def save_run(result: Result, path: str | Path) -> None:
         "rejections": [[int(number), reason] for number, reason in result.rejections.items()],
     }
     arrays = {f"requests.{name}": getattr(result, name) for name in _REQUESTS}
+    arrays |= {f"optional.{name}": np.asarray(column) for name, column in given(result.optional).items()}
     if result.segments is not None:
         arrays |= {f"segments.{name}": getattr(result.segments, name) for name in _SEGMENTS}
     arrays |= {f"late_gaps.{name}": column for name, column in zip(_LATE_GAPS, result.late_gaps, strict=True)}
@@ -127,9 +129,11 @@ def read_saved_run(path: str | Path) -> Result:
         columns = _table(arrays, "requests", _REQUESTS)
         if columns["status"].size and columns["status"].max() >= len(Status):
             raise ValueError(f"it has a status {columns['status'].max()}")
+        n = len(columns["status"])
+        optional = {name: arrays.get(f"optional.{name}") for name in OPTIONAL}
         has_log = any(name.startswith("segments.") for name in arrays)
         return Result(
-            **columns,
+            **columns,  # type: ignore[arg-type]
             segments=Segments(**_table(arrays, "segments", _SEGMENTS)) if has_log else None,
             streaming=bool(about["streaming"]),
             pots=about["pots"],
@@ -137,6 +141,7 @@ def read_saved_run(path: str | Path) -> Result:
             setup=_setup(about),
             late_gaps=tuple(_table(arrays, "late_gaps", _LATE_GAPS).values()),  # type: ignore[arg-type]
             rejections={int(number): str(reason) for number, reason in about["rejections"]},
+            **check_optional(n, **optional),  # type: ignore[arg-type]
         )
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from servinglab.base.checks import check_array, check_number
 from servinglab.workload.lengths import Constant, Law
+from servinglab.workload.request import MAX_TOKENS, OPTIONAL, Texts, check_optional
 
 MAX_TIME_S = 4e9  # the engines count nanoseconds in 64 bits, which is 292 years; this leaves room to serve
-MAX_TOKENS = 10**9
 MAX_REQUESTS = 10**8  # drawn at once; their table takes several GB
 
 Column = float | Sequence[float] | NDArray[Any] | Law
@@ -62,6 +62,12 @@ class Workload:
         In a closed loop, the pause before each request; >= 0. None in an open loop.
     name : str
         For labels and reports.
+    user, request_class : sequence of n texts, optional
+        Who sends each request, and what kind it is; see `servinglab.workload.request`.
+    deadline_s : array of n floats, s, optional
+        By when after its arrival its sender wants the whole answer; > 0.
+    max_tokens : array of n ints, optional
+        The longest answer that its sender would take; at least `output_tokens`.
 
     Raises
     ------
@@ -88,6 +94,10 @@ class Workload:
     clients: int = 0
     think_s: NDArray[np.float64] | None = None
     name: str = ""
+    user: Texts | None = None
+    request_class: Texts | None = None
+    deadline_s: NDArray[np.float64] | None = None
+    max_tokens: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         def put(field: str, value: Any) -> None:
@@ -129,6 +139,8 @@ class Workload:
                 for k, row in enumerate(self.prefix_hashes)
             )
             put("prefix_hashes", tuple(blocks))
+        for field, column in check_optional(n, self.output_tokens, **self.optional).items():
+            put(field, column)
 
     @classmethod
     def from_arrivals(
@@ -140,6 +152,7 @@ class Workload:
         service_scale: ArrayLike = 1.0,
         prefix_hashes: Sequence[Any] | None = None,
         name: str = "",
+        **optional: Any,
     ) -> Workload:
         """An open-loop workload from anyone's arrivals; with nothing else given, one-step kitchen orders.
 
@@ -153,6 +166,8 @@ class Workload:
             As in `Workload`.
         name : str
             For labels and reports.
+        **optional
+            `user`, `request_class`, `deadline_s` and `max_tokens`, as in `Workload`.
 
         Returns
         -------
@@ -182,6 +197,7 @@ class Workload:
             service_scale=spread("service_scale", service_scale),
             prefix_hashes=prefix_hashes,  # type: ignore[arg-type]  # made a tuple of arrays in there
             name=name,
+            **optional,
         )
 
     def __len__(self) -> int:
@@ -189,6 +205,11 @@ class Workload:
 
     def __repr__(self) -> str:
         return f"<Workload {self.name or 'unnamed'}: {len(self)} requests>"
+
+    @property
+    def optional(self) -> dict[str, Any]:
+        """The optional columns, by name; None for one that isn't given."""
+        return {field: getattr(self, field) for field in OPTIONAL}
 
     @property
     def is_closed(self) -> bool:
@@ -268,6 +289,7 @@ class Workload:
             service_scale=self.service_scale[:n],
             prefix_hashes=None if self.prefix_hashes is None else self.prefix_hashes[:n],
             think_s=None if self.think_s is None else self.think_s[:n],
+            **{field: None if column is None else column[:n] for field, column in self.optional.items()},  # type: ignore[arg-type]
         )
 
     def scaled(self, speed: float) -> Workload:

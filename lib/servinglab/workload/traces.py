@@ -32,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from servinglab.workload.model import MAX_TIME_S, MAX_TOKENS, Workload
+from servinglab.workload.model import MAX_TIME_S, Workload
+from servinglab.workload.request import MAX_TOKENS
 
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _MOONCAKE_KEYS = ("timestamp", "input_length", "output_length")

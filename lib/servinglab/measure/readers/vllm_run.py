@@ -28,8 +28,9 @@ from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.schedulers import ContinuousBatching
-from servinglab.workload.model import MAX_TOKENS, Workload
+from servinglab.workload.model import Workload
 from servinglab.workload.outcomes import Status
+from servinglab.workload.request import MAX_TOKENS
 from servinglab.workload.traces import TraceError
 
 _TIMES = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
