@@ -19,7 +19,8 @@ from servinglab.engine.protocol import FOREVER, Request
 from servinglab.engine.reference import tokens
 from servinglab.engine.reference.pots import PotLoop
 from servinglab.engine.reference.tokens import TokenLoop
-from servinglab.workload.outcomes import NEVER
+from servinglab.result.setup import RunSetup
+from servinglab.workload.outcomes import NEVER, Status
 
 EIGHTH = 125_000_000  # ns; steps and gaps are often multiples of it, so that much happens at the same instant
 OFTEN = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -177,8 +178,8 @@ def served(loop, came, cuts=()):
         while waiting and waiting[0][0] <= cut:
             when, request = waiting.pop(0)
             loop.join(request, when)
-        if cut == FOREVER:
-            loop.close(came[-1][0] if not cuts else max(came[-1][0], max(cuts)))
+            if not waiting:
+                loop.close(when)  # at the same instant, however time is cut
         told.note(loop.advance(cut))
         seen.append(loop.view())
     return told, seen
@@ -194,7 +195,7 @@ def assert_equal_logs(mine, rows):
 
 
 def assert_same(engine, loop, told):
-    result = engine.result({})
+    result = engine.result(RunSetup())
     numbers = engine._numbers
     for name, truth in (("first_token_ns", told.first_token), ("finish_ns", told.finish)):
         np.testing.assert_array_equal(getattr(result, name), truth[numbers], name)
@@ -217,7 +218,7 @@ def test_slices_of_time_and_guests_one_by_one_change_nothing(kind, data):
     served(engine, came)
     _, seen_sliced = served(sliced, came, cuts)
     assert seen_sliced == seen
-    whole, parts = engine.result({}), sliced.result({})
+    whole, parts = engine.result(RunSetup()), sliced.result(RunSetup())
     np.testing.assert_array_equal(whole.finish_ns, parts.finish_ns)
     assert_same(sliced, readable_2, told_2)
     assert_same(engine, loop, told)
@@ -247,7 +248,7 @@ def test_a_workload_served_in_slices_is_simulate_s(kind, data):
         assert view.now_ns == cut and view.running >= 0
     in_parts += sliced.advance(FOREVER).finished
     assert in_parts == finished
-    whole, sliced = whole.result({}), sliced.result({})
+    whole, sliced = whole.result(RunSetup()), sliced.result(RunSetup())
     for name in ("arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "preemptions", "status"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(sliced, name), name)
     for field in fields(sl.Segments):
@@ -314,10 +315,24 @@ def test_changes_and_who_gives_up_count_alike(kind, data):
     assert_same(engine, loop, told)
     last = engine.view()
     assert last.running == 0 and last.kv_blocks == 0 and last.kv_tokens == 0
-    result = engine.result({})
+    result = engine.result(RunSetup())
+    became = dict(zip(engine._numbers, result.status.tolist(), strict=True))
+    assert {number for number, ended in became.items() if ended == Status.FINISHED} == set(finished[0])
+    assert {number for number, ended in became.items() if ended == Status.ABORTED} == gave_up
     log = result.segments
     out = int((log.decode_tokens * log.steps).sum() + log.first_tokens.sum() + result.late_gaps[1].sum())
     assert out >= sum(request.output_tokens for _, request in came if request.number in set(finished[0]))
+
+
+def test_who_is_given_up_is_found_among_those_who_were_turned_away():
+    """Requests that can never be served are left out of the compiled columns, which moves the others."""
+    work = sl.Workload.from_arrivals([0.0, 0.1, 0.2], prompt_tokens=[500, 10, 10], output_tokens=[1, 50, 50])
+    engine = fast.FastStretches(sl.ContinuousBatching(4, 64), sl.AffineStep(0.1, 0.0), sl.Blocks(20), work)
+    engine.advance(10**9)
+    engine.abort(1, 10**9)
+    engine.advance(FOREVER)
+    statuses = [Status(each).name for each in engine.result(RunSetup()).status]
+    assert statuses == ["REJECTED", "ABORTED", "FINISHED"]
 
 
 # ---- what is said of bad input ----

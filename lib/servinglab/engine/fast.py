@@ -132,7 +132,7 @@ class FastEngine:
         self._pass(FOREVER, progress=progress)
 
     def result(self, setup: RunSetup) -> Result:
-        """What has become of everyone so far; who was given up is UNSERVED."""
+        """What has become of everyone so far; who was given up is ABORTED."""
         n, outcome = self._count, self._outcome()
         finish = np.maximum(outcome.finish[:n], NEVER) if self._gone else outcome.finish[:n]
         status = (finish == NEVER).astype(np.uint8) * np.uint8(Status.UNSERVED)  # else FINISHED, which is 0
@@ -140,6 +140,7 @@ class FastEngine:
         if self.workload is not None:
             rejected = {i: reason for i, reason in self.rejections.items() if outcome.arrival[i] != NEVER}
             status[list(rejected)] = Status.REJECTED
+        status[[self._place(r) for r in self._gone]] = Status.ABORTED
         prompt, output = self._lengths()
         return Result(
             arrival_ns=outcome.arrival[:n],
@@ -200,6 +201,10 @@ class FastEngine:
     def _unseen(self) -> int:
         """Requests turned away of whom the kernel doesn't know."""
         return len(self.rejections) if self.workload is None else 0
+
+    def _place(self, r: int) -> int:
+        """Where a row of the columns stands in the outcome."""
+        return r
 
     def _row(self, number: int) -> int | None:
         """Where a request stands in the columns."""
@@ -516,6 +521,13 @@ class FastStretches(_FastTokens):
         self._keep()
         self.kernel.abort(self.memory, r)
 
+    def _row(self, number: int) -> int | None:
+        r = super()._row(number)
+        return r - int(self._reject[:r].sum()) if r is not None and self._leaves_out else r
+
+    def _place(self, r: int) -> int:
+        return int(np.flatnonzero(~self._reject)[r]) if self._leaves_out else r
+
     def _outcome(self) -> Any:
         if not self._leaves_out:
             return self.memory
@@ -665,7 +677,7 @@ class FastSteps(_FastTokens):
         check_end((start + lasts) / 1e9)
 
     def result(self, setup: RunSetup) -> Result:
-        """What has become of everyone so far; who was given up is UNSERVED."""
+        """What has become of everyone so far; who was given up is ABORTED."""
         if self.memory.state["asking"][0]:  # interrupted within a step
             self._keep()
         return super().result(setup)
