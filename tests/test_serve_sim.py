@@ -21,6 +21,7 @@ import pytest
 import servinglab as sl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from servinglab.metrics import exposed
 from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence
 from servinglab.sim_server import fields, serve
 from servinglab.sim_server.api import Ask, count_text, prefix_key
@@ -123,16 +124,16 @@ def test_every_token_comes_at_the_simulators_instant(scheduler, kv, pots, seed, 
     assert metrics.generation_tokens == work.output_tokens.sum()
     assert metrics.prompt_tokens == work.prompt_tokens.sum()
     for histogram, column in (
-        (metrics.time_to_first_token, simulated.ttft_s),
-        (metrics.request_queue_time, simulated.wait_s),
-        (metrics.e2e_request_latency, simulated.e2e_s),
-        (metrics.request_time_per_output_token, simulated.tpot_s[work.output_tokens > 1]),
+        (metrics.histograms[exposed.TTFT], simulated.ttft_s),
+        (metrics.histograms[exposed.QUEUE_TIME], simulated.wait_s),
+        (metrics.histograms[exposed.E2E], simulated.e2e_s),
+        (metrics.histograms[exposed.TPOT], simulated.tpot_s[work.output_tokens > 1]),
     ):
         assert histogram.sum == pytest.approx(np.sum(column) / 2.0)
         assert histogram.cumulative()[-1] == len(column)
     gaps_s, tokens = simulated.itl()
-    assert metrics.inter_token_latency.sum == pytest.approx(gaps_s @ tokens / 2.0)
-    assert metrics.inter_token_latency.cumulative()[-1] == tokens.sum()
+    assert metrics.histograms[exposed.ITL].sum == pytest.approx(gaps_s @ tokens / 2.0)
+    assert metrics.histograms[exposed.ITL].cumulative()[-1] == tokens.sum()
 
 
 def test_a_machine_that_notices_steps_late_moves_no_later_step():
@@ -141,7 +142,7 @@ def test_a_machine_that_notices_steps_late_moves_no_later_step():
     scheduler = sl.ContinuousBatching(4, 64)
     (request,), metrics = live_run(work, scheduler, STEP, late_ns=3_000_000)
     assert request.last_ns - request.arrival_ns == sl.reference(work, scheduler, STEP).finish_ns[0]
-    assert metrics.step_lateness.sum / 50 == pytest.approx(3e-3)
+    assert metrics.histograms[exposed.STEP_LATENESS].sum / 50 == pytest.approx(3e-3)
 
 
 def test_who_comes_after_a_step_was_due_misses_the_next_one_though_nobody_has_noticed():

@@ -21,6 +21,7 @@ from servinglab.cli.engine_options import (
     option,
 )
 from servinglab.cli.law_option import parse_law
+from servinglab.metrics import exposed
 from servinglab.scheduling.schedulers import StaticBatching
 from servinglab.sim_server import faults, fields
 from servinglab.sim_server.server import Settings, SimServer, run
@@ -153,7 +154,7 @@ async def _serve(settings: Settings, args: argparse.Namespace, serves: Engine, d
     assert server is not None
     metrics = server.metrics
     ends = ", ".join(f"{count:,} {reason}" for reason, count in metrics.request_success.items() if count)
-    late = metrics.step_lateness
+    late = metrics.histograms[exposed.STEP_LATENESS]
     steps = late.cumulative()[-1]
     print(f"served     {ends or 'nobody'}; {metrics.generation_tokens:,} tokens in {steps:,} steps", end="")
     print(f", handed over {1e3 * late.sum / steps:.2f} ms after their end on average" if steps else "")

@@ -22,6 +22,7 @@ from servinglab.base.checks import check_number
 from servinglab.engine.protocol import Given, Request
 from servinglab.engine.reference.pots import PotLoop, check_engine, check_pots, counts_tokens
 from servinglab.engine.reference.tokens import TokenLoop
+from servinglab.metrics import exposed
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import Scheduler
 from servinglab.sim_server.prometheus import Metrics
@@ -221,7 +222,7 @@ class LiveEngine:
             self._last_ns = due
             given = self._loop.end(due)
             if given:  # at once: deciding about the next step takes a while, which its own instants don't show
-                self._metrics.step_lateness.observe((now - due) / self._per_s)
+                self._metrics.observe(exposed.STEP_LATENESS, (now - due) / self._per_s)
                 self._hand_over(given, due)
             self._let_in(due)
         elif not self._inbox:
@@ -260,7 +261,7 @@ class LiveEngine:
             self._metrics.prefix_cache_queries += request.prompt_tokens if self.shares_prefixes else 0
         for row in self._loop.begin(at):
             self._metrics.num_preemptions += row["preempted"]
-            self._metrics.iteration_tokens.observe(row["prefill_tokens"] + row["decode_tokens"])
+            self._metrics.observe(exposed.ITERATION_TOKENS, row["prefill_tokens"] + row["decode_tokens"])
 
     def _hand_over(self, given: list[Given], at: int) -> None:
         """Hand a step's tokens over, first tokens first: what the writing takes would be a larger share of a TTFT."""
@@ -271,11 +272,11 @@ class LiveEngine:
             if request.first_ns == NEVER:
                 request.first_ns = at
                 metrics.prompt_tokens += request.prompt_tokens
-                metrics.time_to_first_token.observe(max(0, at - request.arrival_ns) / per_s)
+                metrics.observe(exposed.TTFT, max(0, at - request.arrival_ns) / per_s)
                 if tokens > 1:
-                    metrics.inter_token_latency.observe(0.0, tokens - 1)
+                    metrics.observe(exposed.ITL, 0.0, tokens - 1)
             else:
-                metrics.inter_token_latency.observe((at - request.last_ns) / per_s, tokens)
+                metrics.observe(exposed.ITL, (at - request.last_ns) / per_s, tokens)
             request.last_ns = at
             if done:
                 del self._here[number]
@@ -287,19 +288,19 @@ class LiveEngine:
         scheduled = self._loop.scheduled_ns[request.number]
         self._forget(request)
         arrival, first, last = request.arrival_ns, request.first_ns, request.last_ns
-        for histogram, begin, end in (
-            (metrics.e2e_request_latency, arrival, last),
-            (metrics.request_queue_time, arrival, scheduled),
-            (metrics.request_inference_time, scheduled, last),
-            (metrics.request_prefill_time, scheduled, first),
-            (metrics.request_decode_time, first, last),
+        for family, begin, end in (
+            (exposed.E2E, arrival, last),
+            (exposed.QUEUE_TIME, arrival, scheduled),
+            (exposed.INFERENCE_TIME, scheduled, last),
+            (exposed.PREFILL_TIME, scheduled, first),
+            (exposed.DECODE_TIME, first, last),
         ):
-            histogram.observe(max(0, end - begin) / self._per_s)
+            metrics.observe(family, max(0, end - begin) / self._per_s)
         if request.output_tokens > 1:
-            metrics.request_time_per_output_token.observe((last - first) / self._per_s / (request.output_tokens - 1))
-        metrics.request_prompt_tokens.observe(request.prompt_tokens)
-        metrics.request_generation_tokens.observe(request.output_tokens)
-        metrics.request_params_max_tokens.observe(request.max_tokens)
+            metrics.observe(exposed.TPOT, (last - first) / self._per_s / (request.output_tokens - 1))
+        metrics.observe(exposed.REQUEST_PROMPT_TOKENS, request.prompt_tokens)
+        metrics.observe(exposed.REQUEST_OUTPUT_TOKENS, request.output_tokens)
+        metrics.observe(exposed.REQUEST_MAX_TOKENS, request.max_tokens)
         metrics.request_success[request.reason] += 1
 
     def _forget(self, request: LiveRequest) -> None:

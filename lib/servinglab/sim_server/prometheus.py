@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-_TTFT = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+from servinglab.metrics import exposed
+from servinglab.metrics.exposed import Family
+
+HISTOGRAMS = (
+    exposed.TTFT, exposed.ITL, exposed.TPOT, exposed.E2E, exposed.QUEUE_TIME, exposed.INFERENCE_TIME,
+    exposed.PREFILL_TIME, exposed.DECODE_TIME, exposed.REQUEST_PROMPT_TOKENS, exposed.REQUEST_OUTPUT_TOKENS,
+    exposed.REQUEST_MAX_TOKENS, exposed.ITERATION_TOKENS, exposed.STEP_LATENESS,
 )  # fmt: skip
-_GAP = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_REQUEST = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-)  # fmt: skip
-_STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_LENGTH = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
-_LATE = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 1.0)
 
 
 class Histogram:
@@ -63,19 +57,11 @@ class Metrics:
         self.num_preemptions = self.prompt_tokens = self.generation_tokens = self.admission_rejections = 0
         self.prefix_cache_queries = self.connection_rejections = 0
         self.request_success: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0, "repetition": 0})
-        self.time_to_first_token = Histogram(_TTFT)
-        self.inter_token_latency = Histogram(_GAP)
-        self.request_time_per_output_token = Histogram(_GAP)
-        self.e2e_request_latency = Histogram(_REQUEST)
-        self.request_queue_time = Histogram(_REQUEST)
-        self.request_inference_time = Histogram(_REQUEST)
-        self.request_prefill_time = Histogram(_REQUEST)
-        self.request_decode_time = Histogram(_REQUEST)
-        self.request_prompt_tokens = Histogram(_LENGTH)
-        self.request_generation_tokens = Histogram(_LENGTH)
-        self.request_params_max_tokens = Histogram(_LENGTH)
-        self.iteration_tokens = Histogram(_STEP)
-        self.step_lateness = Histogram(_LATE)
+        self.histograms = {family: Histogram(family.buckets) for family in HISTOGRAMS}
+
+    def observe(self, family: Family, value: float, times: int = 1) -> None:
+        """Count a value in one of the histograms."""
+        self.histograms[family].observe(value, times)
 
     def text(
         self,
@@ -88,80 +74,40 @@ class Metrics:
         cache_config: Mapping[str, str],
     ) -> str:
         """All of it; the arguments are what isn't counted here. vLLM counts its null block among `num_gpu_blocks`."""
-        info = ""
-        if cache_config:
-            name = "vllm:cache_config_info"
-            info = f"# HELP {name} The KV cache.\n# TYPE {name} gauge\n{name}{self._in_braces(cache_config)} 1.0\n"
-        return info + "".join(self._families(running, waiting, kv_usage, prefix_cache_hits, connections, faults))
+        told: dict[Family, float | Mapping[str, int]] = {
+            exposed.RUNNING: running,
+            exposed.WAITING: waiting,
+            exposed.KV_USAGE: kv_usage,
+            exposed.PREEMPTIONS: self.num_preemptions,
+            exposed.PROMPT_TOKENS: self.prompt_tokens,
+            exposed.GENERATION_TOKENS: self.generation_tokens,
+            exposed.PREFIX_QUERIES: self.prefix_cache_queries,
+            exposed.PREFIX_HITS: prefix_cache_hits,
+            exposed.ADMISSION_REJECTIONS: self.admission_rejections,
+            exposed.REQUEST_SUCCESS: self.request_success,
+            exposed.CONNECTIONS_OPEN: connections,
+            exposed.CONNECTION_REJECTIONS: self.connection_rejections,
+            exposed.FAULTS: faults,
+        }
+        config = self._lines(exposed.CACHE_CONFIG, [(self._in_braces(cache_config), 1.0)]) if cache_config else ""
+        counted = "".join(self._family(family, value) for family, value in told.items())
+        return config + counted + "".join(self._histogram(*each) for each in self.histograms.items())
 
-    def _families(
-        self,
-        running: int,
-        waiting: int,
-        kv_usage: float,
-        prefix_cache_hits: int,
-        connections: int,
-        faults: Mapping[str, int],
-    ) -> Iterator[str]:
-        def family(name: str, kind: str, what: str, value: float | Mapping[str, int], by: str = "") -> str:
-            """One sample, or one for each value of the label `by`."""
-            sample = name + ("_total" if kind == "counter" else "")
-            rows: list[tuple[str, float]]
-            if isinstance(value, Mapping):
-                rows = [(self._in_braces({by: key}), n) for key, n in value.items()]
-            else:
-                rows = [(self._in_braces({}), value)]
-            lines = [f"# HELP {sample} {what}", f"# TYPE {sample} {kind}"]
-            return "\n".join([*lines, *(f"{sample}{labels} {float(n)}" for labels, n in rows)]) + "\n"
+    def _family(self, family: Family, value: float | Mapping[str, int]) -> str:
+        """One sample, or one for each value of the family's label."""
+        if isinstance(value, Mapping):
+            return self._lines(family, [(self._in_braces({family.label: key}), n) for key, n in value.items()])
+        return self._lines(family, [(self._in_braces({}), value)])
 
-        for name, what, gauge in (
-            ("num_requests_running", "Requests in execution.", running),
-            ("num_requests_waiting", "Requests in the line.", waiting),
-            ("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 0 to 1.", kv_usage),
-        ):
-            yield family(f"vllm:{name}", "gauge", what, gauge)
-        for name, what, counter in (
-            ("num_preemptions", "Requests that lost their blocks.", self.num_preemptions),
-            ("prompt_tokens", "Prompt tokens of requests that got their first token.", self.prompt_tokens),
-            ("generation_tokens", "Output tokens.", self.generation_tokens),
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", self.prefix_cache_queries),
-            ("prefix_cache_hits", "Tokens found in the prefix cache.", prefix_cache_hits),
-            ("admission_rejections", "Requests turned away because the line was full.", self.admission_rejections),
-        ):
-            yield family(f"vllm:{name}", "counter", what, counter)
-        ends = self.request_success
-        yield family("vllm:request_success", "counter", "Requests that ended, by reason.", ends, by="finished_reason")
-        yield family("servinglab:connections_open", "gauge", "Connections of clients.", connections)
-        what = "Connections turned away because no more files could be opened."
-        yield family("servinglab:connection_rejections", "counter", what, self.connection_rejections)
-        yield family("servinglab:faults", "counter", "Faults made on purpose, by kind.", faults, by="kind")
-        for name, what, histogram in (
-            ("vllm:time_to_first_token_seconds", "First token - arrival.", self.time_to_first_token),
-            ("vllm:inter_token_latency_seconds", "Token - token before it.", self.inter_token_latency),
-            (
-                "vllm:request_time_per_output_token_seconds",
-                "(Last - first token) / (tokens - 1) of a request.",
-                self.request_time_per_output_token,
-            ),
-            ("vllm:e2e_request_latency_seconds", "Last token - arrival.", self.e2e_request_latency),
-            ("vllm:request_queue_time_seconds", "First step - arrival.", self.request_queue_time),
-            ("vllm:request_inference_time_seconds", "Last token - first step.", self.request_inference_time),
-            ("vllm:request_prefill_time_seconds", "First token - first step.", self.request_prefill_time),
-            ("vllm:request_decode_time_seconds", "Last - first token.", self.request_decode_time),
-            ("vllm:request_prompt_tokens", "Prompt tokens of a request.", self.request_prompt_tokens),
-            ("vllm:request_generation_tokens", "Output tokens of a request.", self.request_generation_tokens),
-            ("vllm:request_params_max_tokens", "max_tokens of a request.", self.request_params_max_tokens),
-            ("vllm:iteration_tokens_total", "Tokens of a step.", self.iteration_tokens),
-            (
-                "servinglab:step_lateness_seconds",
-                "When a step's tokens were handed over - when it ended; large: this machine is too slow.",
-                self.step_lateness,
-            ),
-        ):
-            yield self._histogram(name, what, histogram)
+    @staticmethod
+    def _lines(family: Family, rows: Sequence[tuple[str, float]]) -> str:
+        name = family.sample
+        samples = [f"{name}{labels} {float(n)}" for labels, n in rows]
+        return "\n".join([f"# HELP {name} {family.help}", f"# TYPE {name} {family.kind}", *samples]) + "\n"
 
-    def _histogram(self, name: str, what: str, histogram: Histogram) -> str:
-        lines = [f"# HELP {name} {what}", f"# TYPE {name} histogram"]
+    def _histogram(self, family: Family, histogram: Histogram) -> str:
+        name = family.name
+        lines = [f"# HELP {name} {family.help}", f"# TYPE {name} histogram"]
         rows = histogram.cumulative()
         for bound, count in zip([*map(float, histogram.bounds), "+Inf"], rows, strict=True):
             lines.append(f"{name}_bucket{self._in_braces({'le': str(bound)})} {float(count)}")

@@ -17,23 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from servinglab.metrics.exposed import READ_AS
+
 _PATIENCE_S = 2.0
 EVERY_S = 1.0
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})?\s+([^\s]+)", re.M)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-GAUGES = {
-    "vllm:kv_cache_usage_perc": "kv_cache_usage_perc",
-    "vllm:gpu_cache_usage_perc": "kv_cache_usage_perc",
-    "sglang:token_usage": "kv_cache_usage_perc",
-    "vllm:num_requests_running": "num_requests_running",
-    "sglang:num_running_reqs": "num_requests_running",
-    "vllm:num_requests_waiting": "num_requests_waiting",
-    "sglang:num_queue_reqs": "num_requests_waiting",
-    "vllm:num_preemptions_total": "num_preemptions",
-    "vllm:num_preemptions": "num_preemptions",
-}
-"""Metrics that are kept, by the names that engines give them."""
 
 
 def get(url: str, headers: dict[str, str]) -> str:
@@ -155,7 +144,7 @@ def samples(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def kept(text: str) -> dict[str, float]:
-    """The figures of `GAUGES` in a Prometheus text: summed over a server's engines, usage averaged.
+    """The figures of `READ_AS` in a Prometheus text: summed over a server's engines, usage averaged.
 
     Examples
     --------
@@ -164,8 +153,8 @@ def kept(text: str) -> dict[str, float]:
     """
     values: dict[str, list[float]] = {}
     for name, _, value in samples(text):
-        if name in GAUGES:
-            values.setdefault(GAUGES[name], []).append(value)
+        if name in READ_AS:
+            values.setdefault(READ_AS[name], []).append(value)
     return {name: sum(each) / (len(each) if name.endswith("perc") else 1) for name, each in values.items()}
 
 
