@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -229,7 +230,22 @@ def test_it_works_where_an_event_loop_is_running_as_in_a_notebook() -> None:
         ({"url": "ftp://x"}, "URL must be an address"),
         ({"since": "whenever"}, "since must be"),
         ({"api": "telnet"}, "api must be"),
-        ({"workers": 0}, "workers must be"),
+        ({"url": 8000}, "URL must be an address"),
+        ({"workload": [1, 2]}, "workload must be a Workload"),
+        ({"folder": 7}, "folder must be a path"),
+        ({"model": 7}, "model must be"),
+        *(({"workers": value}, "workers must be") for value in (0, True, "2", 1.5, math.nan)),
+        *(
+            ({"model": "m", "timeout_s": value}, "timeout_s must be")
+            for value in (math.inf, math.nan, "soon", True, -1)
+        ),
+        ({"model": "m", "seed": -1}, "seed must be"),
+        ({"model": "m", "headers": "X: y"}, "headers must be"),
+        ({"model": "m", "extra": {"temperature": math.nan}}, "extra must be"),
+        *(
+            ({"workload": sl.closed_loop(1, 2, seed=1), "duration_s": value}, "duration_s must be")
+            for value in (math.inf, math.nan, 0, True, "3")
+        ),
         ({"duration_s": 3.0}, "duration_s belongs to a closed loop"),
         ({"url": "127.0.0.1:9"}, "no model to ask for"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib
 import json
 import math
 import os
@@ -22,7 +24,8 @@ import aiohttp
 import numpy as np
 import pytest
 import servinglab as sl
-from servinglab.measure.load_test.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients
+from servinglab.base.text import show_number
+from servinglab.measure.load_test.plan import Stage, burst, fingerprint, jobs, mixed, ramp, ramp_clients, sends_for_s
 from servinglab.measure.load_test.prompts import Prompts
 from servinglab.measure.load_test.records import Record, read_records, record_of, to_result
 from servinglab.measure.load_test.report import SCHEMA, LoadTest, make_report, read_load_test
@@ -183,6 +186,153 @@ def test_what_the_server_says_of_itself_is_in_the_report(tmp_path: Path) -> None
     assert records["kv_cache"]["kv_cache_usage_perc"] == [{"mean": 0.25, "max": 0.25}]
 
 
+def test_who_has_nothing_to_send_is_not_there(tmp_path: Path) -> None:
+    """A second process used to live for a millisecond, and to be busy for all of it."""
+    eight = Stage(sl.closed_loop(1, 8, seed=1, prompt_tokens=20, output_tokens=3), 1.0)
+    with StreamingServer(gap_s=0.002) as server:
+        assert run_load_test(tmp_path / "one", setup(server), [eight], workers=2)
+        (clock,) = read_load_test(tmp_path / "one").state["clocks"]
+        assert len(clock["workers"]) == 1
+        assert clock["workers"][0]["busy"] is None, "in so short a time no share means anything"
+        two = Stage(sl.closed_loop(3, 9, seed=1, prompt_tokens=20, output_tokens=3), 3.0)
+        assert run_load_test(tmp_path / "ramp", setup(server), [eight, two], workers=2)
+    clocks = read_load_test(tmp_path / "ramp").state["clocks"]
+    assert [len(clock["workers"]) for clock in clocks] == [1, 2]
+    assert read_load_test(tmp_path / "ramp").state["workers"] == 2
+    assert read_load_test(tmp_path / "one").state["workers"] == 1
+
+
+def test_the_share_of_a_core_is_of_the_whole_stage(tmp_path: Path) -> None:
+    apart = Stage(sl.Workload.from_arrivals([0.0, 1.2], 20, [1, 1]), 1.0)  # one process has done its part at once
+    with StreamingServer() as server:
+        assert run_load_test(tmp_path, setup(server), [apart], workers=2)
+    (clock,) = read_load_test(tmp_path).state["clocks"]
+    assert len(clock["workers"]) == 2
+    assert all(0 < worker["busy"] < 0.2 for worker in clock["workers"])
+
+
+# --- arguments, and parts that die -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("connect_timeout_s", "first_token_timeout_s", "idle_timeout_s", "timeout_s")
+            for value in (math.inf, math.nan, 0, -1, True, "soon", None)
+        ),
+        *((name, value) for name in ("seed", "shared_tokens") for value in (-1, 1.5, True, "7", math.inf)),
+        *(("groups", value) for value in (0, -1, 2.5, True, "7")),
+        *(("usage_per_chunk", value) for value in (1, "yes", None)),
+        *(("tokenizer", value) for value in (7, True)),
+        *(("headers", value) for value in ("X: y", {"x": 7}, {7: "x"}, [("a", "b")])),
+        *(("extra", value) for value in ("{}", {"x": math.nan}, {"x": object()}, {7: 1}, [1])),
+        *(("api", value) for value in ("telnet", None)),
+        *(("model", value) for value in ("", 7)),
+    ],
+)
+def test_a_setup_is_checked_where_it_is_made(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        Setup(**{"root": "http://x", "api": "chat", "model": "m", "seed": 1, name: value})
+
+
+def worker_facts() -> dict[str, Any]:
+    """What a worker is told first, of a server that isn't there."""
+    nowhere = "http://127.0.0.1:9"
+    return {
+        **vars(Setup(nowhere, "chat", "m", seed=1)),
+        "headers": {},
+        "extra": {},
+        "url": nowhere,
+        "models_url": nowhere,
+    }
+
+
+@pytest.mark.parametrize("part", ["_watch", "_lag"])
+def test_a_part_of_a_worker_that_dies_is_told(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from servinglab.measure.load_test import worker
+
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "write", told.append)
+
+    async def dies(self: Any) -> None:
+        raise OverflowError("the watchdog is gone")
+
+    async def run() -> None:
+        commands: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        running = asyncio.create_task(worker.Worker(worker_facts()).run(commands))
+        while not told:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        commands.put_nowait(None)
+        await running
+
+    monkeypatch.setattr(worker.Worker, part, dies)
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert {"failed": "OverflowError: the watchdog is gone"} in told
+
+
+def test_a_request_whose_answer_cannot_be_understood_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from servinglab.measure.load_test import worker
+
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "write", told.append)
+    monkeypatch.setattr(worker.Worker, "_record", lambda self, stage, flight: {}["no such thing"])
+
+    async def run(closed: bool) -> None:
+        commands: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        job = {"request": 0, "offset_ns": 0, "prompt_tokens": 1, "max_tokens": 1, "kind": ""}
+        stage = {"do": "stage", "stage": 0, "session": 0, "origin_ns": 0, "clients": 1, "closed": closed}
+        commands.put_nowait({**stage, "duration_ns": None, "jobs": [job]})
+        commands.put_nowait({"do": "start", "start_ns": worker.now_ns()})
+        running = asyncio.create_task(worker.Worker(worker_facts()).run(commands))
+        while not any("failed" in message for message in told):
+            await asyncio.sleep(0.01)
+        commands.put_nowait(None)
+        await running
+
+    for closed in (False, True):
+        told.clear()
+        asyncio.run(asyncio.wait_for(run(closed), 30))
+        assert next(message for message in told if "failed" in message) == {"failed": "KeyError: 'no such thing'"}
+
+
+def test_a_worker_that_is_told_nonsense_says_so() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "servinglab.measure.load_test.worker"],
+        input=json.dumps(worker_facts()) + "\nsoup\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(sl.__file__).parents[1])},
+    )
+    assert any("JSONDecodeError" in json.loads(line).get("failed", "") for line in run.stdout.splitlines())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for the sending process")
+def test_a_worker_that_talks_nonsense_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "soup"
+    script.write_text("#!/bin/sh\necho soup\nexec sleep 60\n")
+    script.chmod(0o755)
+    with StreamingServer() as server:
+        monkeypatch.setattr(sys, "executable", str(script))
+        with pytest.raises(ChildProcessError, match="soup"):
+            run_load_test(tmp_path / "run", setup(server), [orders(1)], workers=1)
+
+
+def test_a_sampler_that_dies_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(text: str) -> dict[str, float]:
+        raise KeyError("a gauge")
+
+    monkeypatch.setattr(importlib.import_module("servinglab.measure.load_test.server_facts"), "kept", dies)
+    with (
+        StreamingServer(gap_s=0.2) as server,
+        pytest.raises(ChildProcessError, match=r"metrics can't be kept: KeyError: 'a gauge'"),
+    ):
+        run_load_test(tmp_path, setup(server), [orders(5)], workers=1)
+
+
 COMMAND = [sys.executable, "-m", "servinglab", "bench", "http"]
 
 
@@ -269,6 +419,8 @@ def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert content["levels"][0]["kinds"].keys() <= {"200+100", "4000+200"}
     vllm = json.loads((folder / "vllm-2.json").read_text())
     assert (vllm["completed"], vllm["total_output_tokens"], len(vllm["itls"][0])) == (32, 96, 2)
+    clocks = json.loads((folder / "run.json").read_text())["clocks"]
+    assert all(clock["ended_s"] - clock["start_s"] >= clock["sends_s"] == 0.4 for clock in clocks)
     starts = [[r.scheduled_s for r in read_records(folder / "requests.jsonl") if r.stage == k] for k in range(3)]
     assert starts[0][-1] < starts[1][0] < starts[2][0]
     shown = tmp_path / "again.json"
@@ -287,7 +439,12 @@ def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         (["http://127.0.0.1:9", "--model", "m", "--ramp", "1,2", "--burst", "1", "2", "3"], "give one load"),
         (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--stage-s", "5"], "--stage-s"),
         (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--duration-s", "5"], "give one"),
-        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--timeout-s", "0"], "--timeout-s"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--timeout-s", "0"], "timeout_s must be"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--duration-s", "nan"], "--duration-s must be"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--duration-s", "5", "--speed", "2"], "--speed"),
+        (["http://127.0.0.1:9", "--model", "m", "--ramp", "1,2", "--gap-s", "-1"], "gap_s must be"),
+        (["http://127.0.0.1:9", "--model", "m", "--poisson", "1", "--n", "1", "--workers", "0"], "workers must be"),
+        (["http://127.0.0.1:x", "--model", "m", "--poisson", "1", "--n", "1"], "URL must be"),
         (["http://127.0.0.1:9", "--poisson", "1", "--n", "1"], "give --model"),
     ],
 )
@@ -347,7 +504,9 @@ def test_the_seven_kinds_of_test() -> None:
     (fixed,) = planned("--closed-loop", "16", "--n", "500", "--think-s", "exponential:2")
     assert (fixed.load, fixed.unit, len(fixed.workload)) == (16, "clients", 500)
     (rate,) = planned("--poisson", "4", "--duration-s", "120")
-    assert (rate.load, rate.unit, len(rate.workload)) == (4, "requests/s", 480)
+    assert (rate.load, rate.unit, len(rate.workload), rate.duration_s) == (4, "requests/s", 480, 120)
+    (fast,) = planned("--poisson", "4", "--n", "10", "--speed", "2")
+    assert fast.load == 8
     assert rate.workload.prompt_tokens[0] == 512
     levels = planned("--ramp", "1,2,4", "--stage-s", "60", "--ramp-cv", "2", "--prompt-tokens", "9")
     assert [(level.load, len(level.workload), level.workload.prompt_tokens[0]) for level in levels] == [
@@ -369,6 +528,27 @@ def test_the_seven_kinds_of_test() -> None:
     assert sorted(set(bursts.workload.arrival_s)) == [0, 30, 60, 90, 120]
 
 
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        (["--ramp", "1,2,4", "--stage-s", "60"], [60, 120, 240]),
+        (["--ramp", "1,2,4", "--stage-s", "60", "--ramp-cv", "3"], [60, 120, 240]),
+        (["--poisson", "2", "--duration-s", "60"], [120]),
+        (["--gamma", "2", "3", "--duration-s", "60"], [120]),
+        (["--deterministic", "2", "--duration-s", "60"], [120]),
+    ],
+)
+def test_a_level_sends_what_it_says_in_the_time_that_it_says(words: list[str], counts: list[int]) -> None:
+    for seed in range(30):
+        levels = planned(*words, "--seed", str(seed))
+        assert [len(level.workload) for level in levels] == counts
+        for level in levels:
+            assert level.duration_s == 60
+            assert 0 <= level.workload.arrival_s[0] <= level.workload.arrival_s[-1] <= 60
+    plans = [fingerprint(planned(*words, "--seed", "5")) for _ in range(2)]
+    assert plans[0] == plans[1], "one seed, one plan"
+
+
 def test_a_trace_is_replayed_at_a_speed(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     rows = [{"timestamp": 1000 * k, "input_length": 600, "output_length": 5, "hash_ids": [1, k]} for k in range(4)]
@@ -388,6 +568,15 @@ def test_a_resumed_open_loop_begins_with_its_first_request_that_is_left() -> Non
     assert [job["offset_ns"] for job in jobs(stage, 10, set())] == [10**9, 2 * 10**9, 4 * 10**9, 7 * 10**9]
     left = jobs(stage, 10, {10, 12})
     assert [(job["request"], job["offset_ns"], job["max_tokens"]) for job in left] == [(11, 0, 2), (13, 5 * 10**9, 4)]
+
+
+def test_what_is_left_of_a_stage_takes_what_is_left_of_its_time() -> None:
+    opened = Stage(sl.Workload.from_arrivals([1.0, 2.0, 4.0, 7.0]), 1.0, duration_s=10.0)
+    closed = Stage(sl.closed_loop(2, 4, seed=1), 2.0, duration_s=10.0)
+    assert sends_for_s(opened, 0, set(), 0.0) == sends_for_s(closed, 0, set(), 0.0) == 10
+    assert sends_for_s(opened, 5, {5, 6}, elapsed_s=3.0) == 6, "it goes on at 4 s"
+    assert sends_for_s(closed, 5, {5, 6}, elapsed_s=3.0) == 7, "its clients sent for 3 s"
+    assert sends_for_s(Stage(opened.workload, 1.0), 0, set(), 0.0) is None
 
 
 def test_a_plan_is_known_again() -> None:
@@ -491,7 +680,7 @@ def record(request: int, at_s: float, latency_s: float | None = 1.0, **more: Any
     return replace(base, **more)
 
 
-def made_run(*records: Record, lag_s: float = 0.001, busy: float = 0.1) -> LoadTest:
+def made_run(*records: Record, lag_s: float = 0.001, busy: float | None = 0.1) -> LoadTest:
     stages = 1 + max(each.stage for each in records)
     ends = [max(each.ended_s for each in records if each.stage == k) for k in range(stages)]
     begins = [min(each.scheduled_s for each in records if each.stage == k) for k in range(stages)]
@@ -523,9 +712,9 @@ def test_a_late_client_can_hide_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("more", "told"),
-    [({"lag_s": 0.02}, "event loop"), ({"busy": 0.95}, "95 % of a core"), ({}, None)],
+    [({"lag_s": 0.02}, "event loop"), ({"busy": 0.95}, "95 % of a core"), ({"busy": None}, None), ({}, None)],
 )
-def test_the_report_says_when_the_client_was_the_bottleneck(more: dict[str, float], told: str | None) -> None:
+def test_the_report_says_when_the_client_was_the_bottleneck(more: dict[str, Any], told: str | None) -> None:
     report = make_report(made_run(*(record(k, 0.1 * k) for k in range(20)), **more))
     client = report.content["levels"][0]["client"]
     assert client["bound"] == (told is not None)
@@ -537,7 +726,8 @@ def test_warm_up_and_cool_down_are_cut_by_arrival() -> None:
     rows = [record(k, float(k), 5.0 if k == 4 else 1.0) for k in range(10)]
     (level,) = make_report(made_run(*rows), warmup_s=3.5, cooldown_s=2.0).content["levels"]
     # from 3.5 to 7: requests 4, 5, 6, 7, though the slow one finished later and number 3 finished inside
-    assert (level["requests"], level["seconds"], level["offered_rps"]) == (4, 3.5, 4 / 3.5)
+    assert (level["requests"], level["seconds"]) == (4, 3.5)
+    assert level["offered_rps"] == pytest.approx(4 / 3.501)  # the last was sent 1 ms late
     assert level["e2e_sched_s"]["max"] == 5.0
     assert level["request_throughput"] == 3 / 3.5  # 3, 5 and 6 finished by 7
     (level,) = make_report(made_run(*rows), warmup_s=3.5, cooldown_s=2.0, slo={"e2e_s": 2.0}).content["levels"]
@@ -562,10 +752,49 @@ def test_a_ramps_knee_is_in_its_report() -> None:
     assert not report.content["warnings"]
     assert any("no warm-up" in warning for warning in make_report(made_run(*rows)).content["warnings"])
     assert report.knee is not None
-    assert (report.knee.load, report.knee.next_load) == (2.0, 3.0)
+    sent = [level["offered_rps"] for level in report.content["levels"]]
+    assert sent == pytest.approx([10, 20, 40], rel=0.05), "whatever the levels are called"
+    assert (report.knee.load, report.knee.next_load) == (sent[1], sent[2])
     (most, share), *_ = report.content["knee"]["shares"]
-    assert (most, share > 0.9) == (2.0, True)
-    assert "knee  2, before 3" in str(report)
+    assert (most, share > 0.9) == (sent[1], True)
+    assert f"knee  {sent[1]:.4g}, before {sent[2]:.4g}" in str(report)
+    assert all(f"  {rate}" in str(report) for rate in map(show_number, sent)), "what was sent is in the table"
+
+
+def test_a_level_of_set_length_is_as_long_as_that() -> None:
+    rows = [record(k, t) for k, t in enumerate((0.0, 1.0, 11.0, 12.0, 13.0, 14.0))]
+    made = made_run(*rows)
+    made.state["clocks"][0] |= {"sends_s": 20.0, "ended_s": 21.0}
+    (level,) = make_report(made, warmup_s=10).content["levels"]
+    assert (level["requests"], level["seconds"], level["offered_rps"]) == (4, 10, 0.4)
+    (level,) = make_report(made).content["levels"]
+    assert level["offered_rps"] == 6 / 20
+    (level,) = make_report(made, warmup_s=10, cooldown_s=6.5).content["levels"]
+    assert (level["requests"], level["seconds"]) == (3, 3.5), "the end is that of its time"
+    made.state["clocks"][0]["ended_s"] = 15.0  # broken off
+    assert make_report(made, warmup_s=10).content["levels"][0]["seconds"] == 5
+    late = [replace(each, sent_s=each.scheduled_s + 20) for each in rows]
+    slow = made_run(*late)
+    slow.state["clocks"][0] |= {"sends_s": 20.0, "ended_s": 40.0}
+    (level,) = make_report(slow).content["levels"]
+    assert level["offered_rps"] == 6 / 34, "six were sent, the last at 34 s"
+
+
+def test_levels_that_received_the_same_have_no_knee() -> None:
+    rows = [record(k, 0.1 * k, stage=0) for k in range(50)]
+    rows += [record(50 + k, 100 + 0.2 * k, stage=1) for k in range(50)]  # planned as more, sent as less
+    report = make_report(made_run(*rows), warmup_s=0.05)
+    assert report.knee is None
+    assert any("loads don't rise (10." in warning for warning in report.content["warnings"])
+
+
+def test_a_window_of_next_to_nothing_is_told() -> None:
+    rows = [record(k, float(k)) for k in range(10)]
+    report = make_report(made_run(*rows), warmup_s=8.9)
+    assert any("leave 0.10000 s at 1 requests/s" in warning for warning in report.content["warnings"])
+    assert not make_report(made_run(*rows)).content["warnings"]
+    at_once = make_report(made_run(*(record(k, 1e-4 * k) for k in range(8)))).content["levels"][0]
+    assert at_once["offered_rps"] is None, "of what comes at one instant there is no rate"
 
 
 def test_every_field_of_the_report_is_documented() -> None:

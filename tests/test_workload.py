@@ -66,6 +66,34 @@ def test_gamma_has_its_rate_and_cv(cv):
         assert abs(below - level) <= SIGMAS * math.sqrt(level * (1 - level) / n)
 
 
+@pytest.mark.parametrize("rate", [0.5, 1, 2, 4, 7.3])
+def test_timed_arrivals_are_as_many_as_they_should_be_within_their_time(rate):
+    for seed in range(20):
+        work = sl.timed_arrivals(rate, 60, seed)
+        assert len(work) == round(60 * rate)
+        assert 0 <= work.arrival_s[0] <= work.arrival_s[-1] <= 60
+    assert len(sl.timed_arrivals(0.001, 60, seed=1)) == 1, "a level without a request is none"
+
+
+def test_timed_arrivals_are_poissons_given_their_number():
+    """Poisson arrivals of a known number are that many uniform times."""
+    times = np.concatenate([sl.timed_arrivals(2, 10, seed).arrival_s for seed in range(2000)])
+    assert stats.kstest(times / 10, "uniform").pvalue > 0.001
+    first = np.array([sl.timed_arrivals(2, 10, seed).arrival_s[0] for seed in range(2000)])
+    assert stats.kstest(first / 10, stats.beta(1, 20).cdf).pvalue > 0.001  # the least of 20
+
+
+@pytest.mark.parametrize("cv", [0.01, 0.3, 3.0, 100.0])
+def test_timed_arrivals_have_their_burstiness(cv):
+    work = sl.timed_arrivals(1000, 100, seed=2, cv=cv)
+    assert len(work) == 100_000 and work.arrival_s[-1] <= 100
+    if cv < 10:  # beyond, no sample of this size shows it
+        assert work.cv == pytest.approx(cv, rel=SIGMAS * math.sqrt((1 + cv**2) / 2e5))
+    for seed in range(50):  # gaps of which nearly all are 0
+        few = sl.timed_arrivals(1, 3, seed, cv=cv).arrival_s
+        assert len(few) == 3 and np.isfinite(few).all() and 0 <= few[0] <= few[-1] <= 3
+
+
 @pytest.mark.parametrize(
     ("on", "off", "mean_on", "mean_off"), [(40, 0, 5, 5), (100, 5, 0.5, 2), (30, 10, 20, 60), (5, 50, 1, 1)]
 )
@@ -167,6 +195,7 @@ GENERATORS = {
     "poisson": lambda seed, **columns: sl.poisson(20, 300, seed, **columns),
     "deterministic": lambda seed, **columns: sl.deterministic(20, 300, seed, **columns),
     "gamma_arrivals": lambda seed, **columns: sl.gamma_arrivals(20, 300, 2.5, seed, **columns),
+    "timed_arrivals": lambda seed, **columns: sl.timed_arrivals(20, 15, seed, 2.5, **columns),
     "on_off": lambda seed, **columns: sl.on_off(40, 1, 5, 5, 300, seed, **columns),
     "rate_profile": lambda seed, **columns: sl.rate_profile([0, 30], [5, 15], seed, **columns),
     "closed_loop": lambda seed, **columns: sl.closed_loop(4, 300, seed, Exponential(1), **columns),
@@ -448,6 +477,9 @@ def test_the_table_names_what_breaks_a_rule(changes, message):
             "seed must be given where output_tokens",
         ),
         (lambda: sl.gamma_arrivals(1, 5, 0, 1), "cv must be a finite number >= 0.001 and <= 100; got 0"),
+        (lambda: sl.timed_arrivals(1, 5, 1, 0), "cv must be a finite number >= 0.001 and <= 100; got 0"),
+        (lambda: sl.timed_arrivals(1, math.inf, 1), "duration_s must be a finite number > 0"),
+        (lambda: sl.timed_arrivals(1e9, 60, 1), "rate_rps and duration_s must bring at most 1e\\+08 requests"),
         (lambda: sl.on_off(0, 1, 1, 1, 5, 1), "rate_on_rps must be a finite number > 0"),
         (lambda: sl.on_off(1, -1, 1, 1, 5, 1), "rate_off_rps must be a finite number >= 0"),
         (lambda: sl.on_off(1, 0, 1, 0, 5, 1), "mean_off_s must be a finite number > 0"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from servinglab.base.checks import check_number
 from servinglab.base.files import check_files, write_json, write_whole
 from servinglab.cli import bench_llamacpp, bench_openvino, bench_torch, bench_vllm
 from servinglab.cli.engine_options import refuse
@@ -32,6 +32,7 @@ from servinglab.measure.load_test.stream import GOOD_REASONS
 from servinglab.measure.load_test.vllm_fields import vllm_bench_fields
 from servinglab.measure.readers.read_run import read_run
 from servinglab.result.compare import told_plainly
+from servinglab.workload.model import timed_arrivals
 
 _LENGTHS = {
     "mixed": [(0.8, 200, 100), (0.2, 4000, 200)],
@@ -105,7 +106,12 @@ def _add_http(actions: Any) -> None:
     group.add_argument(
         "--burst", type=float, nargs=3, metavar=("SIZE", "EVERY_S", "COUNT"), help="SIZE requests at once, COUNT times"
     )
-    group.add_argument("--ramp", type=_numbers, metavar="RATES", help="levels of requests/s, such as 1,2,4,8")
+    group.add_argument(
+        "--ramp",
+        type=_numbers,
+        metavar="RATES",
+        help="levels of requests/s, such as 1,2,4,8: each sends exactly rate x --stage-s requests in its time",
+    )
     group.add_argument("--ramp-clients", type=_numbers, metavar="CLIENTS", help="levels of clients, such as 1,2,4,8")
 
     group = parser.add_argument_group("load, further")
@@ -114,7 +120,7 @@ def _add_http(actions: Any) -> None:
         "--duration-s",
         type=float,
         metavar="S",
-        help="instead of --n: as many as fill the time (clients: at most 10000)",
+        help="instead of --n: S seconds, with exactly rate x S requests in them (clients: at most 10000)",
     )
     group.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and prompts; 0 if not given")
     group.add_argument(
@@ -122,7 +128,7 @@ def _add_http(actions: Any) -> None:
     )
     group.add_argument("--speed", type=float, metavar="X", help="replay X times as fast")
     group.add_argument("--head", type=int, metavar="N", help="the first N requests only")
-    group.add_argument("--stage-s", type=float, metavar="S", help="how long a level of a ramp lasts; 30 if not given")
+    group.add_argument("--stage-s", type=float, metavar="S", help="how long a level of a ramp sends; 30 if not given")
     group.add_argument("--gap-s", type=float, metavar="S", help="recovery after a level's last answer; 5 if not given")
     group.add_argument("--ramp-cv", type=float, metavar="CV", help="burstiness of --ramp; 1, Poisson, if not given")
 
@@ -194,7 +200,7 @@ def _add_http(actions: Any) -> None:
 
     group = parser.add_argument_group("the client and its files")
     group.add_argument(
-        "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="sending processes"
+        "--workers", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="sending processes, at most"
     )
     group.add_argument("--metrics-url", metavar="URL", help="the server's metrics; URL/metrics if not given")
     group.add_argument("--out", type=Path, metavar="FOLDER", help="bench-DATE-TIME if not given")
@@ -311,16 +317,24 @@ def _single(args: argparse.Namespace, columns: dict[str, Any]) -> Stage:
     rates = [args.poisson, args.deterministic, args.gamma and args.gamma[0]]
     rate = next((rate for rate in rates if rate is not None), None)
     if args.duration_s is not None:
+        check_number("--duration-s", args.duration_s, gt=0)
         if args.n is not None:
             raise ValueError("--n and --duration-s both say how much is sent: give one")
         if rate is not None:
+            refuse(args, ["speed", "head"], "doesn't go with --duration-s")
             given.n = max(1, round(rate * args.duration_s))
         elif args.closed_loop is not None:
             given.n = 10_000
         else:
             raise ValueError("--duration-s goes with --poisson, --deterministic, --gamma and --closed-loop")
     work = workload(given, {})
-    return stage_of(work, args.duration_s) if work.is_closed else stage_of(work, load=rate)
+    if work.is_closed:
+        return stage_of(work, args.duration_s)
+    if rate is None or args.duration_s is None:
+        return stage_of(work, load=rate and rate * (args.speed or 1))
+    if args.deterministic is None:  # drawn again, so that they fill the time
+        work = timed_arrivals(rate, args.duration_s, args.seed, args.gamma[1] if args.gamma else 1.0, **columns)
+    return Stage(work, rate, args.duration_s)
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
@@ -357,11 +371,6 @@ def _http(args: argparse.Namespace) -> int:
         raise ValueError("give the server's URL, or --resume FOLDER")
     else:
         folder = args.out or Path(datetime.now().strftime("bench-%Y%m%d-%H%M%S"))
-    for name in ("connect_timeout_s", "first_token_timeout_s", "idle_timeout_s", "timeout_s"):
-        if not 0 < getattr(args, name) < math.inf:
-            raise ValueError(f"--{name.replace('_', '-')} must be > 0; got {getattr(args, name):g}")
-    if args.workers < 1:
-        raise ValueError(f"--workers must be at least 1; got {args.workers}")
     stages = _stages(args)
     root, headers = root_of(args.url), _headers(args.header)
     model = args.model or served_model(root, headers)

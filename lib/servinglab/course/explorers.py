@@ -21,6 +21,7 @@ from servinglab.step_time.affine import AffineStep
 from servinglab.theory.tokens import max_rate_rps
 from servinglab.workload.arrival_laws import closed_loop, poisson
 from servinglab.workload.lengths import Exponential, Uniform
+from servinglab.workload.model import timed_arrivals
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
 FIXED_S = (0.2, 0.4, 0.8)
@@ -556,6 +557,6 @@ def closed_level(clients: int, think_s: float) -> Level:
 
 @cache
 def open_level(rate_rps: float) -> Level:
-    """An hour of Poisson arrivals, of which the first minute is cut."""
-    work = poisson(rate_rps, round(rate_rps * TEST_S), seed=1, prompt_tokens=PROMPT, output_tokens=ANSWER)
+    """An hour of Poisson arrivals, as many as the rate says, of which the first minute is cut."""
+    work = timed_arrivals(rate_rps, TEST_S, seed=1, prompt_tokens=PROMPT, output_tokens=ANSWER)
     return level_of(simulate(work, SERVICE, SERVICE_STEP), rate_rps, WARMUP_S, TEST_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +49,13 @@ def bench(
     duration_s : float, optional
         After which clients of a closed loop send no more.
     workers : int
-        Processes that send, at least 1.
+        Processes that send, at least 1; none is started that would have nothing to send.
     model : str, optional
         The server's first if not given.
     api : {"chat", "completions"}
     **setup
-        More of `servinglab.measure.load_test.run.Setup`: ``seed`` of the prompts (0), ``extra``, ``tokenizer``,
-        ``finish_reasons``, timeouts.
+        More of `servinglab.measure.load_test.run.Setup`: ``seed`` of the prompts (0), ``headers``, ``extra``,
+        ``tokenizer``, ``finish_reasons``, timeouts.
 
     Returns
     -------
@@ -72,6 +73,8 @@ def bench(
         If the server can't be asked, an argument is out of range, or nobody counted the tokens of the answers.
     KeyboardInterrupt
         On Ctrl-C, naming the folder that keeps what was measured.
+    ChildProcessError
+        If a part of the load generator fails; with its reason.
     ImportError
         If aiohttp isn't installed.
 
@@ -92,14 +95,21 @@ def bench(
     from servinglab.measure.load_test.run import Setup, run_load_test
     from servinglab.measure.load_test.server_facts import key_headers, root_of, served_model
     from servinglab.measure.readers.read_run import read_run
+    from servinglab.workload.model import Workload
 
     check_choice("since", since, ("scheduled", "sent"))
     check_choice("api", api, ("chat", "completions"))
     workers = check_number("workers", workers, ge=1, integer=True)
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload must be a Workload; got {workload!r}")
+    if folder is not None and not isinstance(folder, (str, Path)):
+        raise ValueError(f"folder must be a path; got {folder!r}")
     stage = stage_of(workload, duration_s)
-    root, headers = root_of(url), {**key_headers(), **setup.pop("headers", {})}
-    name = served_model(root, headers) if model is None else model
-    asked = Setup(root=root, api=api, model=name, headers=headers, **{"seed": 0, **setup})
+    # what is asked for is checked before the server is: its model, and our key, are added then
+    asked = Setup(root=root_of(url), api=api, model="?" if model is None else model, **{"seed": 0, **setup})
+    asked = replace(asked, headers={**key_headers(), **(asked.headers or {})})
+    if model is None:
+        asked = replace(asked, model=served_model(asked.root, asked.headers or {}))
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch, "bench") if folder is None else Path(folder)
         if not run_load_test(place, asked, [stage], workers=workers):

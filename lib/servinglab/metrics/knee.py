@@ -47,7 +47,7 @@ class Level:
     Attributes
     ----------
     load : float
-        Requests per second offered, or clients.
+        Requests per second, as they were really offered, or clients.
     seconds : float
         The window's length.
     arrival_s, latency_s : float arrays of n
@@ -105,7 +105,7 @@ class Knee:
 
     def __str__(self) -> str:
         def name(load: float | None) -> str:
-            return "beyond the last level" if load is None else f"{load:g}"
+            return "beyond the last level" if load is None else f"{load:.4g}"
 
         between = "" if self.load is None else f", before {name(self.next_load)}"
         spread = f"{100 * self.confidence:g} % of resamples: {name(self.low)}"
@@ -113,7 +113,7 @@ class Knee:
         return f"{name(self.load)}{between} ({spread}); {self.reason}"
 
 
-def level_of(result: Result, load: float, from_s: float = 0.0, until_s: float | None = None) -> Level:
+def level_of(result: Result, load: float | None = None, from_s: float = 0.0, until_s: float | None = None) -> Level:
     """The level that a run shows through a window.
 
     Latencies are of the requests that *arrive* in the window, so that the slow ones aren't dropped; throughput counts
@@ -123,11 +123,12 @@ def level_of(result: Result, load: float, from_s: float = 0.0, until_s: float | 
     ----------
     result : Result
         Simulated or measured.
-    load : float
-        What was offered: requests per second, or clients.
+    load : float, optional
+        What was offered: clients of a closed loop, or a rate that is known better than from one run. If not given,
+        requests per second as they came in the window.
     from_s, until_s : float, s
         The window, on the result's clock; until the last arrival if not given. Cut the warm-up and, in an open loop,
-        nothing else; what is cut is cut by arrival.
+        nothing else; what is cut is cut by arrival. Of a level of fixed length (`timed_arrivals`) give its end.
 
     Raises
     ------
@@ -142,7 +143,8 @@ def level_of(result: Result, load: float, from_s: float = 0.0, until_s: float | 
     >>> round(level.throughput_rps, 1), round(level.percentile(0.5), 2)
     (19.9, 1.27)
     """
-    check_number("load", load, gt=0)
+    if load is not None:
+        check_number("load", load, gt=0)
     begin = check_number("from_s", from_s, ge=0)
     arrivals = result.arrival_s
     end = float(np.nanmax(arrivals, initial=begin)) if until_s is None else check_number("until_s", until_s, gt=begin)
@@ -153,7 +155,8 @@ def level_of(result: Result, load: float, from_s: float = 0.0, until_s: float | 
     latency = np.where(result.finished, result.e2e_s, np.inf)[order]
     finish = result.finish_s[result.finished]
     finish = np.sort(finish[(finish >= begin) & (finish <= end)])
-    return Level(float(load), end - begin, arrivals[order] - begin, latency, finish - begin, result.unpriced_attention)
+    offered = len(order) / (end - begin) if load is None else float(load)
+    return Level(offered, end - begin, arrivals[order] - begin, latency, finish - begin, result.unpriced_attention)
 
 
 def find_knee(

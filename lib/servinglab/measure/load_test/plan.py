@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from servinglab.base.checks import check_array, check_number
-from servinglab.workload.arrival_laws import closed_loop, gamma_arrivals
-from servinglab.workload.model import Column, Workload
+from servinglab.workload.arrival_laws import closed_loop
+from servinglab.workload.model import Column, Workload, timed_arrivals
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,8 @@ class Stage:
     load : float
         What is turned up from stage to stage: requests per second in an open loop, clients in a closed one.
     duration_s : float or None
-        After which clients of a closed loop send no more; None: when the workload's requests are used up. An open loop
-        ends with its arrivals.
+        How long the stage sends: after that the clients of a closed loop send no more, and all arrivals of an open one
+        lie within it. None: until the workload's requests are used up.
     kinds : tuple of str
         A label for each request, for mixed lengths; empty: no labels.
     """
@@ -98,12 +98,16 @@ def burst(
 
 
 def ramp(rates_rps: Sequence[float], stage_s: float, seed: int, cv: float = 1.0, **columns: Column) -> list[Stage]:
-    """Open loops of growing rate, of about `stage_s` seconds each: round(rate × stage_s) requests with gamma gaps.
+    """Open loops of growing rate, of `stage_s` seconds each: exactly round(rate × stage_s) `timed_arrivals`.
 
     Parameters
     ----------
     rates_rps : sequence of float
         Each higher than the one before.
+    stage_s : float, s
+        > 0.
+    seed : int
+        Of the first level; the next one's is higher by 1, and so on.
     cv : float
         Burstiness of the gaps; 1 is Poisson.
 
@@ -115,7 +119,7 @@ def ramp(rates_rps: Sequence[float], stage_s: float, seed: int, cv: float = 1.0,
     rates = _rising("rates_rps", rates_rps)
     check_number("stage_s", stage_s, gt=0)
     return [
-        Stage(gamma_arrivals(rate, max(1, round(rate * stage_s)), cv, seed + k, **columns), rate)
+        Stage(timed_arrivals(rate, stage_s, seed + k, cv, **columns), rate, duration_s=stage_s)
         for k, rate in enumerate(rates)
     ]
 
@@ -186,8 +190,8 @@ def jobs(stage: Stage, first: int, skip: set[int]) -> list[dict[str, Any]]:
     """
     work = stage.workload
     times_s = work.think_s if work.think_s is not None else work.arrival_s
-    left = [k for k in range(len(work)) if first + k not in skip]
-    begin_s = float(times_s[left[0]]) if left and not work.is_closed and left[0] > 0 else 0.0
+    left = _left(stage, first, skip)
+    begin_s = _begin_s(stage, left)
     return [
         {
             "request": first + k,
@@ -201,11 +205,25 @@ def jobs(stage: Stage, first: int, skip: set[int]) -> list[dict[str, Any]]:
     ]
 
 
-def lasts_s(stage: Stage) -> float:
-    """How long a stage sends, as planned; infinite where only answers decide."""
-    if stage.duration_s is not None:
-        return stage.duration_s
-    return math.inf if stage.workload.is_closed else float(stage.workload.arrival_s[-1])
+def sends_for_s(stage: Stage, first: int, skip: set[int], elapsed_s: float) -> float | None:
+    """How long what is left of a stage sends, as planned; None where only its requests decide.
+
+    Clients of a closed loop have used up the time that they sent before; an open loop goes on at the arrival that it
+    was broken off before.
+    """
+    if stage.duration_s is None:
+        return None
+    gone_s = elapsed_s if stage.workload.is_closed else _begin_s(stage, _left(stage, first, skip))
+    return max(stage.duration_s - gone_s, 1e-3)
+
+
+def _left(stage: Stage, first: int, skip: set[int]) -> list[int]:
+    return [k for k in range(len(stage.workload)) if first + k not in skip]
+
+
+def _begin_s(stage: Stage, left: list[int]) -> float:
+    work = stage.workload
+    return float(work.arrival_s[left[0]]) if left and not work.is_closed and left[0] > 0 else 0.0
 
 
 def _rising(name: str, levels: Sequence[float]) -> list[float]:

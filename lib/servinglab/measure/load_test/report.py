@@ -7,12 +7,15 @@ What counts as what:
 - Warm-up and cool-down are cut by arrival. Latencies are of the requests that were scheduled in what is left, finished
   or not; one that failed ranks above every latency that was measured. With a cut, throughput counts what finished in
   the window; without one, all that finished, up to the end of the last request.
+- What was offered is counted as it was sent: requests of the window, by its length or, if the client was later, by the
+  time it took to send them. A ramp's knee is found from these rates, not from the ones that were planned.
 - Tokens are counted by the server's `usage` or by a tokenizer, never by chunks. Where neither counts, what needs tokens
   is null.
 - ITL pools the gaps between chunks that brought tokens, each shared evenly by the tokens of the later chunk, of the
   requests for which these are known.
 - The client was the bottleneck of a level if its P99 of schedule delay or its event loop's P99 of lateness is above
-  `late_s`, or a sending process was busy for more than 90 % of the time. Its latencies then tell of the client.
+  `late_s`, or a sending process used more than 90 % of a core over the whole stage. Its latencies then tell of the
+  client. Of a stage below a second no such share is told: it would be that of the first requests.
 
 `SCHEMA` names every field of the JSON file.
 """
@@ -25,6 +28,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,8 @@ from servinglab.workload.outcomes import OUTCOMES, TIMEOUTS
 
 LATE_S = 0.005
 BUSY = 0.9
+SHORT_S = 1.0
+_INSTANT_S = 0.01
 REPORT_FORMAT = "servinglab load test report"
 NOT_TOLD = "not told"
 
@@ -55,7 +61,7 @@ SCHEMA = {
     "levels[].load, unit": "what was turned up, and in what: requests/s or clients",
     "levels[].requests, outcomes": "requests in the window; how many ended in which way, by the names of the records",
     "levels[].seconds": "length of the window",
-    "levels[].offered_rps": "requests that the plan wanted sent, a second up to the last of them; null at one instant",
+    "levels[].offered_rps": "requests of the window that were sent, per second of sending; null at one instant",
     "levels[].request_throughput, output_throughput, total_token_throughput": "finished requests, their output tokens, "
     "and these with their prompt tokens, per second of the window",
     "levels[].schedule_delay_s": "sent - scheduled; a spread",
@@ -71,11 +77,12 @@ SCHEMA = {
     "levels[].slo, good_requests, request_goodput, good_request_fraction": "with limits: requests that kept all, "
     "from the scheduled time, and their share; of those that finished in the window, how many a second",
     "levels[].client": "bound: whether the client was the bottleneck; why; busy: the busiest sending process's share "
-    "of a core; lag_p99_s: of the event loop",
+    "of a core over the stage, null below a second; lag_p99_s: of the event loop",
     "levels[].server": "from its metrics: kv_cache_usage_perc mean and max (0 to 1), num_preemptions, "
     "num_requests_running and num_requests_waiting mean and max; null where it has none",
     "levels[].kinds": "with mixed lengths: for each kind its requests, failures and spreads",
-    "knee": "load, next_load, low, high, confidence, shares, reason: see servinglab.metrics.knee; null with one level",
+    "knee": "load, next_load, low, high, confidence, shares, reason: see servinglab.metrics.knee; loads are the levels' "
+    "offered_rps, or clients; null with one level, or if the rates that were sent don't rise",
     "warnings": "what to know before believing the numbers",
 }
 """The fields of the JSON report."""
@@ -156,8 +163,8 @@ def make_report(
     ----------
     test : LoadTest
     warmup_s, cooldown_s : float, s
-        What is cut, by arrival, from the start of each stage (and of each time that it was resumed) and before its last
-        arrival.
+        What is cut, by arrival, from the start of each stage (and of each time that it was resumed) and before its end:
+        that of its time, or else its last arrival.
     late_s : float, s
         A client later than that was the bottleneck.
     slo : mapping, optional
@@ -180,7 +187,9 @@ def make_report(
         raise ValueError(f"no request is left between a warm-up of {warmup_s:g} s and a cool-down of {cooldown_s:g} s")
     rows = [_level(test, window, late_s, slo) for window in windows]
     levels = tuple(_as_level(test, window) for window in windows)
-    knee = find_knee(levels) if len({level.load for level in levels}) == len(levels) > 1 else None
+    loads = [level.load for level in levels]
+    rising = all(a < b for a, b in pairwise(loads))
+    knee = find_knee(levels) if rising and len(levels) > 1 else None
     used = [record for window in windows for record in window.rows]
     content = {
         "format": REPORT_FORMAT,
@@ -194,7 +203,7 @@ def make_report(
         "knee": None
         if knee is None
         else {**asdict(knee), "shares": [[load, share] for load, share in knee.shares.items()]},
-        "warnings": _warnings(test, used, rows, warmup_s),
+        "warnings": _warnings(test, used, rows, (warmup_s, cooldown_s), None if rising else loads),
     }
     return Report(content, levels, knee)
 
@@ -209,14 +218,14 @@ class _Window:
     finished: list[Record]  # finished in it
     seconds: float
     spans: list[tuple[float, float]]  # start and end of its parts
-    arrivals_s: float  # of these, up to the last arrival
+    offered_rps: float | None  # as sent
 
 
 def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _Window:
     rows: list[Record] = []
     finished: list[Record] = []
     spans: list[tuple[float, float]] = []
-    arrivals_s = 0.0
+    sent, sending_s = 0, 0.0
     for clock in test.state["clocks"]:
         mine = [
             r
@@ -227,18 +236,32 @@ def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _
         if not mine:
             continue
         begin = clock["start_s"] + warmup_s if warmup_s else min(record.scheduled_s for record in mine)
-        last_s = max(record.scheduled_s for record in mine) - cooldown_s
+        last_s = _sends_until(test, clock, mine) - cooldown_s
         if warmup_s or cooldown_s:
             end = last_s
         else:
             end = max(record.ended_s if record.finish_s is None else record.finish_s for record in mine)
         if end <= begin:
             continue
-        rows.extend(record for record in mine if begin <= record.scheduled_s <= end)
+        inside = [record for record in mine if begin <= record.scheduled_s <= end]
+        rows.extend(inside)
+        sent_s = [record.sent_s for record in inside if record.sent_s is not None]
+        sent += len(sent_s)
+        sending_s += max(last_s, *sent_s, begin) - begin
         finished.extend(r for r in mine if r.finish_s is not None and begin <= r.finish_s <= end)
         spans.append((begin, end))
-        arrivals_s += last_s - begin
-    return _Window(stage, rows, finished, sum(end - begin for begin, end in spans), spans, arrivals_s)
+    offered = sent / sending_s if sending_s > _INSTANT_S else None
+    return _Window(stage, rows, finished, sum(end - begin for begin, end in spans), spans, offered)
+
+
+def _sends_until(test: LoadTest, clock: Mapping[str, Any], mine: Sequence[Record]) -> float:
+    """The end of an open loop's time, or of what it had of it; where none was set, the last arrival."""
+    last_s = max(record.scheduled_s for record in mine)
+    sends_s = clock.get("sends_s")
+    if sends_s is None or test.state["stages"][clock["stage"]]["unit"] == "clients":
+        return last_s
+    planned_s = clock["start_s"] + sends_s
+    return max(last_s, min(planned_s, planned_s if clock["ended_s"] is None else clock["ended_s"]))
 
 
 def _as_level(test: LoadTest, window: _Window) -> Level:
@@ -253,8 +276,10 @@ def _as_level(test: LoadTest, window: _Window) -> Level:
         raise AssertionError(at_s)
 
     rows = sorted(window.rows, key=lambda record: record.scheduled_s)
+    told = test.state["stages"][window.stage]
+    offered = None if told["unit"] == "clients" else window.offered_rps
     return Level(
-        load=float(test.state["stages"][window.stage]["load"]),
+        load=float(told["load"] if offered is None else offered),
         seconds=window.seconds,
         arrival_s=np.array([inside(record.scheduled_s) for record in rows]),
         latency_s=np.array([math.inf if r.finish_s is None else r.finish_s - r.scheduled_s for r in rows]),
@@ -276,7 +301,7 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         "requests": len(rows),
         "outcomes": {name: outcomes[name] for name in OUTCOMES if outcomes[name]},
         "seconds": seconds,
-        "offered_rps": len(rows) / window.arrivals_s if window.arrivals_s > 0 else None,
+        "offered_rps": window.offered_rps,
         "request_throughput": len(window.finished) / seconds,
         "output_throughput": output / seconds if counted else None,
         "total_token_throughput": (
@@ -366,7 +391,7 @@ def _clocks(test: LoadTest, window: _Window) -> list[dict[str, Any]]:
 
 def _client(test: LoadTest, window: _Window, level: Mapping[str, Any], late_s: float) -> dict[str, Any]:
     crew = [worker for clock in _clocks(test, window) for worker in clock["workers"]]
-    busy = max((worker["busy"] for worker in crew), default=None)
+    busy = max((worker["busy"] for worker in crew if worker["busy"] is not None), default=None)
     lag = max((worker["lag_p99_s"] for worker in crew if worker["lag_p99_s"] is not None), default=None)
     delay = level["schedule_delay_s"]["p99"]
     why = []
@@ -375,7 +400,7 @@ def _client(test: LoadTest, window: _Window, level: Mapping[str, Any], late_s: f
     if lag is not None and lag > late_s:
         why.append(f"P99 of the event loop's lateness is {1000 * lag:.1f} ms")
     if busy is not None and busy > BUSY:
-        why.append(f"a sending process used {100 * busy:.0f} % of a core")
+        why.append(f"a sending process used {100 * busy:.0f} % of a core all through")
     return {"bound": bool(why), "why": why, "late_s": late_s, "busy": busy, "lag_p99_s": lag}
 
 
@@ -464,7 +489,13 @@ def _lengths(used: Sequence[Record], counted: str, asked: str) -> dict[str, Any]
     }
 
 
-def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str, Any]], warmup_s: float) -> list[str]:
+def _warnings(
+    test: LoadTest,
+    used: Sequence[Record],
+    rows: Sequence[Mapping[str, Any]],
+    cuts_s: tuple[float, float],
+    fallen: Sequence[float] | None,
+) -> list[str]:
     found = []
     if not test.state["complete"]:
         found.append("the run was broken off: this is of what it has")
@@ -474,6 +505,13 @@ def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str
                 f"at {row['load']:g} {row['unit']} the client was the bottleneck ({'; '.join(row['client']['why'])}): "
                 "its latencies are the client's as much as the server's"
             )
+        if row["seconds"] < SHORT_S and any(cuts_s):
+            found.append(
+                f"the cuts leave {show_number(row['seconds'])} s at {row['load']:g} {row['unit']}: its rates are chance"
+            )
+    if fallen is not None:
+        loads = ", ".join(map(show_number, fallen))
+        found.append(f"the levels' loads don't rise ({loads} {rows[0]['unit']} were sent): no knee can be found")
     finished = [record for record in used if record.finished]
     uncounted = sum(record.output_tokens is None for record in finished)
     if uncounted:
@@ -486,7 +524,7 @@ def _warnings(test: LoadTest, used: Sequence[Record], rows: Sequence[Mapping[str
         found.append(
             f"the gaps between tokens aren't known of {unknown:,} of {len(finished):,} answers: ITL leaves them out"
         )
-    if len(rows) > 1 and not warmup_s:
+    if len(rows) > 1 and not cuts_s[0]:
         found.append("no warm-up is cut: throughput counts the time in which each level fills and drains (--warmup-s)")
     if test.state["sessions"] > 1:
         found.append(f"the run was resumed, {test.state['sessions']} sessions in all: each began with an empty server")
@@ -580,10 +618,11 @@ def _one(row: Mapping[str, Any]) -> list[str]:
 
 
 def _many(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    good = "slo" in rows[0]
+    good, opened = "slo" in rows[0], rows[0]["unit"] != "clients"
     table: list[tuple[str, ...]] = [
         (
             rows[0]["unit"],
+            *(["sent/s"] if opened else []),
             "finished/s",
             *(["good/s"] if good else []),
             "tokens/s",
@@ -604,6 +643,7 @@ def _many(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         table.append(
             (
                 f"{row['load']:g}",
+                *(["–" if row["offered_rps"] is None else show_number(row["offered_rps"])] if opened else []),
                 show_number(row["request_throughput"]),
                 *([show_number(row["request_goodput"])] if good else []),
                 tokens,

@@ -26,9 +26,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from servinglab.base.checks import check_choice, check_number
 from servinglab.base.files import write_json
 from servinglab.base.version import __version__
-from servinglab.measure.load_test.plan import Stage, fingerprint, jobs
+from servinglab.measure.load_test.plan import Stage, fingerprint, jobs, sends_for_s
 from servinglab.measure.load_test.records import Record, read_records
 from servinglab.measure.load_test.server_facts import Sampler, server_facts
 from servinglab.measure.load_test.tokens import token_ends
@@ -39,6 +40,7 @@ FORMAT_VERSION = 1
 _START_IN_S = 0.2
 _STARTING_S = 60.0
 _RECENT = 1000
+BUSY_OVER_S = 1.0  # in less, the share of a core that a process used is that of its first requests
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,13 @@ class Setup:
     finish_reasons : sequence of str
         More reasons to finish that are good (`servinglab.measure.load_test.stream.GOOD_REASONS`); ``none``: ``[DONE]``
         alone is.
-    connect_timeout_s, first_token_timeout_s, idle_timeout_s, timeout_s : float
-        Until there is a connection; from sending to the first byte; between bytes; for the whole.
+    connect_timeout_s, first_token_timeout_s, idle_timeout_s, timeout_s : float, s
+        Until there is a connection; from sending to the first byte; between bytes; for the whole. Finite, > 0.
+
+    Raises
+    ------
+    ValueError
+        If one breaks its rule.
     """
 
     root: str
@@ -86,9 +93,43 @@ class Setup:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
+        check_choice("api", self.api, ("chat", "completions"))
+        for name in ("root", "model"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{name} must be a text that isn't empty; got {value!r}")
+        for name, least in (("seed", 0), ("shared_tokens", 0), ("groups", 1)):
+            self._keep(name, check_number(name, getattr(self, name), ge=least, integer=True))
+        for name in ("connect_timeout_s", "first_token_timeout_s", "idle_timeout_s", "timeout_s"):
+            self._keep(name, check_number(name, getattr(self, name), gt=0))
+        if not isinstance(self.usage_per_chunk, bool):
+            raise ValueError(f"usage_per_chunk must be True or False; got {self.usage_per_chunk!r}")
+        if isinstance(self.tokenizer, os.PathLike):
+            self._keep("tokenizer", os.fspath(self.tokenizer))
+        if self.tokenizer is not None and not isinstance(self.tokenizer, str):
+            raise ValueError(f"tokenizer must be a file's path; got {self.tokenizer!r}")
+        headers = self.headers
+        if headers is not None and not (
+            isinstance(headers, dict) and all(isinstance(each, str) for pair in headers.items() for each in pair)
+        ):  # the values may hold a key: they aren't shown
+            raise ValueError(f"headers must be a dict of texts; got a {type(headers).__name__} with other things in it")
         reasons = self.finish_reasons
         if isinstance(reasons, str) or not all(isinstance(reason, str) for reason in reasons):
             raise ValueError(f"finish_reasons must be a list of words; got {reasons!r}")
+        self._check_extra()
+
+    def _check_extra(self) -> None:
+        if self.extra is None:
+            return
+        try:
+            kept = isinstance(self.extra, dict) and json.loads(json.dumps(self.extra, allow_nan=False)) == self.extra
+        except (TypeError, ValueError):
+            kept = False
+        if not kept:
+            raise ValueError(f"extra must be a dict that JSON can hold, without NaN or infinity; got {self.extra!r}")
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def url(self) -> str:
@@ -155,8 +196,9 @@ def run_load_test(
         One after another. The next begins `gap_s` after the last answer of the one before, so that no queue is handed
         on.
     workers : int
-        Processes that send. An open loop's requests are dealt out in turn. In a closed loop client c (from 0) belongs
-        to process c mod `workers`, and who of a process's clients is free first takes the next of its requests.
+        Processes that send, at most: none is started that would have nothing to send. An open loop's requests are
+        dealt out in turn. In a closed loop client c (from 0) belongs to process c mod the number of processes, and who
+        of a process's clients is free first takes the next of its requests.
     gap_s : float
         Recovery between stages.
     metrics_url : str, optional
@@ -174,17 +216,20 @@ def run_load_test(
     Raises
     ------
     ValueError
-        If the folder holds something else, or a run of another plan.
+        If an argument breaks its rule, or the folder holds something else, or a run of another plan.
     ChildProcessError
-        If a sending process fails.
+        If a sending process, or another part of the load generator, fails; with its reason.
     ImportError
         If aiohttp isn't installed, or a tokenizer is named and the package for it isn't.
     """
+    workers = check_number("workers", workers, ge=1, integer=True)
+    gap_s = check_number("gap_s", gap_s, ge=0)
     if find_spec("aiohttp") is None:  # the sending processes need it
         raise ImportError("a load test needs aiohttp: pip install 'servinglab[bench]'")
     if setup.tokenizer is not None:
         token_ends(setup.tokenizer)  # here, where a mistake is told before anything is sent
     headers = setup.headers or {}
+    workers = min(workers, max(_hands(stage) for stage in stages))
     metrics_url = metrics_url or f"{setup.root}/metrics"
     state, done, spent_s = _open_folder(folder, stages)
     if not state:
@@ -215,7 +260,7 @@ def run_load_test(
 
     save()
     files = folder / "requests.jsonl", folder / "server.jsonl"
-    with files[0].open("ab") as out, Sampler(metrics_url, headers, files[1], origin_ns):
+    with files[0].open("ab") as out:
         more = {
             "url": setup.url,
             "models_url": f"{setup.root}/v1/models",
@@ -224,25 +269,28 @@ def run_load_test(
         }
         crew = _Crew(workers, {**vars(setup), **more}, out)
         try:
-            sent_before = False
-            for k, stage in enumerate(stages):
-                work = [] if k in state["stages_over"] else jobs(stage, _first(stages, k), done)
-                if work:
-                    if sent_before:
-                        doing(f"recovering for {gap_s:g} s before stage {k + 1}")
-                        time.sleep(gap_s)
-                    sent_before = True
-                    clock: dict[str, Any] = {"session": session, "stage": k}
-                    state["clocks"].append(clock)
-                    title = f"stage {k + 1} of {len(stages)} ({stage.load:g} {stage.unit})"
-                    elapsed_s = sum(_lasted(old) for old in state["clocks"][:-1] if old["stage"] == k)
-                    left_s = None if stage.duration_s is None else max(stage.duration_s - elapsed_s, 1e-3)
-                    base = {"stage": k, "session": session, "origin_ns": origin_ns, "clients": stage.workload.clients}
-                    if crew.run(base, work, left_s, clock, _Tally(doing, title, len(work)), save):
-                        save()
-                        return False
-                state["stages_over"].append(k)
-                save()
+            with Sampler(metrics_url, headers, files[1], origin_ns, crew.fail):
+                sent_before = False
+                for k, stage in enumerate(stages):
+                    first = _first(stages, k)
+                    work = [] if k in state["stages_over"] else jobs(stage, first, done)
+                    if work:
+                        if sent_before:
+                            doing(f"recovering for {gap_s:g} s before stage {k + 1}")
+                            time.sleep(gap_s)
+                        sent_before = True
+                        elapsed_s = sum(_lasted(old) for old in state["clocks"] if old["stage"] == k)
+                        sends_s = sends_for_s(stage, first, done, elapsed_s)
+                        clock: dict[str, Any] = {"session": session, "stage": k, "sends_s": sends_s}
+                        state["clocks"].append(clock)
+                        title = f"stage {k + 1} of {len(stages)} ({stage.load:g} {stage.unit})"
+                        clients = stage.workload.clients
+                        base = {"stage": k, "session": session, "origin_ns": origin_ns, "clients": clients}
+                        if crew.run(base, work, clock, _Tally(doing, title, len(work)), save):
+                            save()
+                            return False
+                    state["stages_over"].append(k)
+                    save()
             state["complete"] = True
             save()
             return True
@@ -258,7 +306,7 @@ class _Crew:
 
     def __init__(self, workers: int, setup: dict[str, Any], out: IO[bytes]) -> None:
         self._out = out
-        self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None, bytes]] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[tuple[str, dict[str, Any] | None, bytes]] = queue.SimpleQueue()
         apart: dict[str, Any] = (
             {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined, unused-ignore]
             if os.name == "nt"
@@ -286,7 +334,7 @@ class _Crew:
                 thread.start()
             for number in range(workers):
                 self._tell(number, {"do": "setup", **setup})
-            self._all_say("ready")
+            self._all_say("ready", workers)
         except BaseException:
             self.dismiss()
             raise
@@ -295,46 +343,60 @@ class _Crew:
         self,
         base: dict[str, Any],
         work: list[dict[str, Any]],
-        duration_s: float | None,
         clock: dict[str, Any],
         say: Callable[[dict[str, Any]], None],
         save: Callable[[], None],
     ) -> bool:
         """Run one stage; True if it was broken off."""
-        crew = range(len(self._processes))
-        clients = base["clients"]
-        duration_ns = None if duration_s is None else round(duration_s * 1e9)
-        hands = clients or len(crew)  # request j of the stage belongs to client j mod clients, he to a process
-        for number in crew:
-            mine = [job for j, job in enumerate(work) if j % hands % len(crew) == number]
-            share = len(range(number, clients, len(crew)))
-            shared = {"clients": share, "closed": clients > 0, "duration_ns": duration_ns}
+        hands = base["clients"] or len(self._processes)  # request j belongs to client j mod clients, he to a process
+        shares: dict[int, list[dict[str, Any]]] = {}
+        for j, job in enumerate(work):
+            shares.setdefault(j % hands % len(self._processes), []).append(job)
+        duration_ns = None if clock["sends_s"] is None else round(clock["sends_s"] * 1e9)
+        for number, mine in shares.items():
+            clients = len(range(number, base["clients"], len(self._processes)))
+            shared = {"clients": clients, "closed": base["clients"] > 0, "duration_ns": duration_ns}
             self._tell(number, {"do": "stage", **base, **shared, "jobs": mine})
-        self._all_say("loaded")
+        self._all_say("loaded", len(shares))
         start_ns = time.perf_counter_ns() + round(_START_IN_S * 1e9)
         clock |= {"start_s": (start_ns - base["origin_ns"]) / 1e9, "ended_s": None, "workers": []}
         save()
-        for number in crew:
+        for number in shares:
             self._tell(number, {"do": "start", "start_ns": start_ns})
+        over: list[dict[str, Any]] = []
         stopped = False
-        while len(clock["workers"]) < len(self._processes):
+        while len(over) < len(shares):
             try:
-                _, message, line = self._next(None)
+                message, line = self._next(None)
             except KeyboardInterrupt:
                 if stopped:
                     raise
                 stopped = True
-                for number in crew:
+                for number in shares:
                     self._tell(number, {"do": "stop"})
                 continue
             if "over" in message:
-                clock["workers"].append({name: message[name] for name in ("busy", "lag_p99_s", "lag_max_s")})
+                over.append(message)
             else:
                 self._out.write(line)
                 self._out.flush()
                 say(message)
-        clock["ended_s"] = (time.perf_counter_ns() - base["origin_ns"]) / 1e9
+        ended_ns = time.perf_counter_ns()
+        clock["ended_s"] = (ended_ns - base["origin_ns"]) / 1e9
+        lasted_s = (ended_ns - start_ns) / 1e9
+        clock["workers"] = [
+            {
+                "busy": told["cpu_s"] / lasted_s if lasted_s >= BUSY_OVER_S else None,
+                "lag_p99_s": told["lag_p99_s"],
+                "lag_max_s": told["lag_max_s"],
+            }
+            for told in over
+        ]
         return stopped
+
+    def fail(self, why: str) -> None:
+        """End the run: `run` raises, with this reason. For threads."""
+        self._said.put((why, None, b""))
 
     def dismiss(self) -> None:
         """End the processes: they stop when there is nothing more to read."""
@@ -353,24 +415,32 @@ class _Crew:
 
     def _listen(self, number: int, pipe: IO[bytes] | None) -> None:
         assert pipe is not None
+        gone = f"sending process {number} ended before its work was done"
         with pipe:
             for line in pipe:
-                self._said.put((number, json.loads(line), line))
-        self._said.put((number, None, b""))
+                try:
+                    message = json.loads(line)
+                    failed = message.get("failed")
+                except (ValueError, AttributeError):
+                    failed = f"it wrote {line[:200]!r}"
+                if failed is not None:
+                    self.fail(f"{gone}: {failed}")
+                else:
+                    self._said.put(("", message, line))
+        self.fail(gone)
 
-    def _next(self, timeout_s: float | None) -> tuple[int, dict[str, Any], bytes]:
+    def _next(self, timeout_s: float | None) -> tuple[dict[str, Any], bytes]:
         try:
-            number, message, line = self._said.get(timeout=timeout_s)
+            why, message, line = self._said.get(timeout=timeout_s)
         except queue.Empty:
             raise ChildProcessError(f"the sending processes didn't start within {timeout_s:g} s") from None
-        if message is None or "failed" in message:
-            why = "" if message is None else f": {message['failed']}"
-            raise ChildProcessError(f"sending process {number} ended before its work was done{why}")
-        return number, message, line
+        if message is None:
+            raise ChildProcessError(why)
+        return message, line
 
-    def _all_say(self, word: str) -> None:
-        for _ in self._processes:
-            _, message, _ = self._next(_STARTING_S)
+    def _all_say(self, word: str, count: int) -> None:
+        for _ in range(count):
+            message, _ = self._next(_STARTING_S)
             if word not in message:
                 raise ChildProcessError(f"a sending process said {message} and not {word!r}")
 
@@ -441,6 +511,11 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _told(stage: Stage) -> dict[str, Any]:
     return {"load": stage.load, "unit": stage.unit, "duration_s": stage.duration_s, **stage.workload.describe()}
+
+
+def _hands(stage: Stage) -> int:
+    """How many could send at the same time."""
+    return min(len(stage.workload), stage.workload.clients or len(stage.workload))
 
 
 def _first(stages: Sequence[Stage], k: int) -> int:

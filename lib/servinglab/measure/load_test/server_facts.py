@@ -6,6 +6,7 @@ report never passes off silence as a zero.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -64,9 +66,16 @@ def root_of(url: str) -> str:
     >>> root_of("localhost:8000/v1/")
     'http://localhost:8000'
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"URL must be an address such as http://127.0.0.1:8000; got {url!r}")
+    wrong = f"URL must be an address such as http://127.0.0.1:8000; got {url!r}"
+    if not isinstance(url, str):
+        raise ValueError(wrong)
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, for one
+        known = False
+    if not known:
+        raise ValueError(wrong)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 
@@ -106,7 +115,7 @@ def server_facts(root: str, headers: dict[str, str], metrics_url: str) -> dict[s
     def ask(what: str, url: str) -> str:
         try:
             return get(url, headers)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             untold[what] = f"{url}: {error}"
             return ""
 
@@ -159,10 +168,12 @@ def kept(text: str) -> dict[str, float]:
 
 
 class Sampler:
-    """A context that writes the server's figures to a file, a JSON object a second."""
+    """A context that writes the server's figures to a file, a JSON object a second; `fail` is told why it can't."""
 
-    def __init__(self, url: str, headers: dict[str, str], file: Path, origin_ns: int) -> None:
-        self._url, self._headers, self._file, self._origin_ns = url, headers, file, origin_ns
+    def __init__(
+        self, url: str, headers: dict[str, str], file: Path, origin_ns: int, fail: Callable[[str], None]
+    ) -> None:
+        self._url, self._headers, self._file, self._origin_ns, self._fail = url, headers, file, origin_ns, fail
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -175,6 +186,12 @@ class Sampler:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._sample()
+        except Exception as error:
+            self._fail(f"the server's metrics can't be kept: {type(error).__name__}: {error}")
+
+    def _sample(self) -> None:
         with self._file.open("a", encoding="utf-8") as file:
             while True:
                 last = self._over.is_set()
@@ -183,7 +200,7 @@ class Sampler:
                     figures = kept(get(self._url, self._headers))
                 except urllib.error.HTTPError:
                     return  # it has no metrics: server_facts says so
-                except (OSError, ValueError):
+                except (OSError, ValueError, http.client.HTTPException):
                     figures = {}  # busy, or gone for a moment: a gap
                 if figures:
                     file.write(json.dumps({"t_s": at_s, **figures}) + "\n")

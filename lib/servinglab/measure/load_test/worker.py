@@ -8,13 +8,14 @@ stdin, a JSON object a line, and writes what happened to stdout, one line each:
   clock starts; then each request is written as it ends, as `servinglab.measure.load_test.records` describes, and
   ``{"over": ...}`` says how the process itself fared.
 - ``{"do": "stop"}`` breaks off what is under way; the end of stdin does, too.
+- ``{"failed": ...}`` says why the process, or a part of it, can't go on: whoever started it ends the run.
 
 The clock is `time.perf_counter_ns`, which processes of one machine share. Bytes are stamped as they come and understood
 only when the stream has ended, so that understanding one answer delays no other one's stamps by much.
 
 How the process fared is measured because a client that is late reports a slow server: how late requests were sent, how
-late the event loop was for an appointment every 20 ms (what it reads is stamped that late, too), and the share of one
-core that it used.
+late the event loop was for an appointment every 20 ms (what it reads is stamped that late, too), and how many seconds
+of a core it used.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -95,8 +97,7 @@ class Worker:
             await self._warm_up()
             gc.collect()
             gc.freeze()  # what is here stays: no need to look through it again in the middle of a run
-            watch = asyncio.create_task(self._watch())
-            lag = asyncio.create_task(self._lag())
+            watch, lag = _task(self._watch()), _task(self._lag())
             write({"ready": True})
             stage: dict[str, Any] = {}
             stages: set[asyncio.Task[None]] = set()
@@ -107,7 +108,7 @@ class Worker:
                     write({"loaded": stage["stage"]})
                     continue
                 if command is not None and command["do"] == "start":
-                    stages = {asyncio.create_task(self._stage(stage | {"start_ns": command["start_ns"]}))}
+                    stages = {_task(self._stage(stage | {"start_ns": command["start_ns"]}))}
                     continue
                 self.stopped = True
                 for task in [*(flight.task for flight in self.flights), *([self.sending] if self.sending else [])]:
@@ -130,20 +131,16 @@ class Worker:
 
     async def _stage(self, stage: dict[str, Any]) -> None:
         self.lags_s = []
-        cpu_s, start_ns = time.process_time(), now_ns()
-        self.sending = asyncio.create_task(self._closed(stage) if stage["closed"] else self._open(stage))
+        cpu_s = time.process_time()
+        self.sending = _task(self._closed(stage) if stage["closed"] else self._open(stage))
         await asyncio.wait([self.sending])
         while self.flights:
             await asyncio.wait([flight.task for flight in self.flights])
-        if not self.sending.cancelled() and (error := self.sending.exception()):
-            write({"failed": f"{type(error).__name__}: {error}"})
-            return
-        lasted_s = (now_ns() - start_ns) / 1e9
         lags = sorted(self.lags_s)
         write(
             {
                 "over": stage["stage"],
-                "busy": (time.process_time() - cpu_s) / lasted_s,
+                "cpu_s": time.process_time() - cpu_s,
                 "lag_p99_s": lags[min(len(lags) - 1, int(0.99 * len(lags)))] if lags else None,
                 "lag_max_s": lags[-1] if lags else None,
             }
@@ -154,8 +151,8 @@ class Worker:
         for job in stage["jobs"]:
             due_ns = stage["start_ns"] + job["offset_ns"]
             await _until(due_ns)
-            asyncio.create_task(self._send(stage, job, due_ns))  # noqa: RUF006  # it keeps itself in flights
-        await asyncio.sleep(0)
+            _task(self._send(stage, job, due_ns))  # it keeps itself in flights
+        await _until(stage["start_ns"] + (stage["duration_ns"] or 0))
 
     async def _closed(self, stage: dict[str, Any]) -> None:
         """Clients wait for their answers. `offset_ns` is the pause before a request."""
@@ -167,7 +164,7 @@ class Worker:
             due_ns = stage["start_ns"] + job["offset_ns"]
             while until_ns is None or due_ns < until_ns:
                 await _until(due_ns)
-                await asyncio.create_task(self._send(stage, job, due_ns))
+                await _task(self._send(stage, job, due_ns))
                 if self.stopped or not left:
                     return
                 job = left.popleft()
@@ -310,6 +307,18 @@ class Worker:
                 due_ns = now_ns()  # missed appointments are one delay, not many
 
 
+def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task that can't die in silence."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_tell_failure)
+    return task
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        write({"failed": f"{type(error).__name__}: {error}"})
+
+
 async def _until(due_ns: int) -> None:
     wait_ns = due_ns - now_ns()
     await asyncio.sleep(max(wait_ns, 0) / 1e9)
@@ -384,12 +393,16 @@ async def _main() -> None:
     loop = asyncio.get_running_loop()
 
     def listen() -> None:
-        for line in sys.stdin:
-            loop.call_soon_threadsafe(commands.put_nowait, json.loads(line))
-        loop.call_soon_threadsafe(commands.put_nowait, None)
+        try:
+            for line in sys.stdin:
+                loop.call_soon_threadsafe(commands.put_nowait, json.loads(line))
+        except Exception as error:
+            write({"failed": f"{type(error).__name__}: {error}"})
+        finally:
+            loop.call_soon_threadsafe(commands.put_nowait, None)
 
     threading.Thread(target=listen, daemon=True).start()
-    await Worker(setup).run(commands)
+    await _task(Worker(setup).run(commands))
 
 
 if __name__ == "__main__":
