@@ -579,13 +579,21 @@ def test_what_is_left_of_a_stage_takes_what_is_left_of_its_time() -> None:
     assert sends_for_s(Stage(opened.workload, 1.0), 0, set(), 0.0) is None
 
 
+@pytest.mark.parametrize("stage_s", [0, -1, math.nan, math.inf, True, "60"])
+def test_a_ramp_needs_a_length(stage_s: Any) -> None:
+    for make in (ramp, ramp_clients):
+        with pytest.raises(ValueError, match="stage_s must be"):
+            make([1, 2], stage_s, seed=1)
+
+
 def test_a_plan_is_known_again() -> None:
     plans = [ramp([1, 2], 5, seed=1), ramp([1, 2], 5, seed=2), ramp([1, 3], 5, seed=1), ramp_clients([1, 2], 5, seed=1)]
     plans.append([mixed(stage, [(1, 5, 5), (1, 9, 9)], seed=0) for stage in plans[0]])
     plans.append([Stage(burst(3, 1.0, 2), 3.0)])
     prints = [fingerprint(plan) for plan in plans]
     assert len(set(prints)) == len(plans)
-    assert prints[0] == fingerprint(ramp([1, 2], 5, seed=1))
+    assert prints[0] == fingerprint(ramp([1.0, 2.0], 5.0, seed=1)), "as the command line says it"
+    assert prints[3] == fingerprint(ramp_clients([1, 2], 5.0, seed=1))
 
 
 def test_prompts_share_what_they_are_told_to_and_nothing_else() -> None:

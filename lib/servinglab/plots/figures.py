@@ -285,7 +285,7 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
             ax.axvspan(knee.load, knee.next_load, color=COLORS["pale"], alpha=0.4, linewidth=0)
             for end in ends:
                 ax.axvline(end, color=COLORS["dark"], linestyle=":")
-        top.annotate(f"knee {knee.load:g}", (knee.load, 0), xytext=(3, 4), textcoords="offset points")
+        top.annotate(f"knee {knee.load:.4g}", (knee.load, 0), xytext=(3, 4), textcoords="offset points")
     top.set(ylabel="throughput (1/s)", ylim=(0, None))
     bottom.set(xlabel=f"load ({unit})", ylabel="latency (s)", yscale="log")
     low, high = bottom.get_ylim()

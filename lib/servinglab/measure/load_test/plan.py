@@ -66,7 +66,7 @@ def stage_of(workload: Workload, duration_s: float | None = None, load: float | 
     """
     if workload.is_closed:
         if duration_s is not None:
-            check_number("duration_s", duration_s, gt=0)
+            duration_s = check_number("duration_s", duration_s, gt=0)
         return Stage(workload, workload.clients, duration_s)
     if duration_s is not None:
         raise ValueError("duration_s belongs to a closed loop; an open one ends with its arrivals")
@@ -117,7 +117,7 @@ def ramp(rates_rps: Sequence[float], stage_s: float, seed: int, cv: float = 1.0,
     [(1.0, 30), (2.0, 60), (4.0, 120)]
     """
     rates = _rising("rates_rps", rates_rps)
-    check_number("stage_s", stage_s, gt=0)
+    stage_s = check_number("stage_s", stage_s, gt=0)
     return [
         Stage(timed_arrivals(rate, stage_s, seed + k, cv, **columns), rate, duration_s=stage_s)
         for k, rate in enumerate(rates)
@@ -132,9 +132,10 @@ def ramp_clients(
     Examples
     --------
     >>> [(stage.load, stage.duration_s) for stage in ramp_clients([1, 2, 4], stage_s=30, seed=1)]
-    [(1.0, 30), (2.0, 30), (4.0, 30)]
+    [(1.0, 30.0), (2.0, 30.0), (4.0, 30.0)]
     """
     levels = _rising("clients", clients)
+    stage_s = check_number("stage_s", stage_s, gt=0)
     return [
         Stage(closed_loop(int(level), requests, seed + k, think_s, **columns), level, duration_s=stage_s)
         for k, level in enumerate(levels)
