@@ -25,8 +25,16 @@ from servinglab.result.save import save_run
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, LengthBucketedBatching, StaticBatching
 from servinglab.step_time.affine import AffineStep, RoofStep
-from servinglab.workload.arrival_laws import closed_loop, deterministic, gamma_arrivals, on_off, poisson, rate_profile
-from servinglab.workload.model import Workload, timed_arrivals
+from servinglab.workload.arrival_laws import (
+    closed_loop,
+    deterministic,
+    gamma_arrivals,
+    on_off,
+    poisson,
+    rate_profile,
+    timed_arrivals,
+)
+from servinglab.workload.model import Workload
 from servinglab.workload.outcomes import Status
 from servinglab.workload.traces import TraceError, read_trace
 

@@ -32,7 +32,7 @@ from servinglab.measure.load_test.stream import GOOD_REASONS
 from servinglab.measure.load_test.vllm_fields import vllm_bench_fields
 from servinglab.measure.readers.read_run import read_run
 from servinglab.result.compare import told_plainly
-from servinglab.workload.model import timed_arrivals
+from servinglab.workload.arrival_laws import timed_arrivals
 
 _LENGTHS = {
     "mixed": [(0.8, 200, 100), (0.2, 4000, 200)],

@@ -19,9 +19,8 @@ from servinglab.metrics.percentiles import percentile
 from servinglab.scheduling.schedulers import ContinuousBatching, StaticBatching
 from servinglab.step_time.affine import AffineStep
 from servinglab.theory.tokens import max_rate_rps
-from servinglab.workload.arrival_laws import closed_loop, poisson
+from servinglab.workload.arrival_laws import closed_loop, poisson, timed_arrivals
 from servinglab.workload.lengths import Exponential, Uniform
-from servinglab.workload.model import timed_arrivals
 
 RATES_RPS = (5, 10, 15, 20, 25, 30)
 FIXED_S = (0.2, 0.4, 0.8)

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servinglab.base.checks import check_array, check_number
-from servinglab.workload.arrival_laws import _check_rate, _open
 from servinglab.workload.lengths import Constant, Law
 from servinglab.workload.request import MAX_TOKENS, OPTIONAL, Texts, check_optional
 
@@ -311,58 +310,6 @@ class Workload:
         if self.think_s is not None:
             return replace(self, think_s=self.think_s / speed, name=name)
         return replace(self, arrival_s=self.arrival_s / speed, name=name)
-
-
-def timed_arrivals(
-    rate_rps: float,
-    duration_s: float,
-    seed: int,
-    cv: float = 1.0,
-    prompt_tokens: Column = 0,
-    output_tokens: Column = 1,
-    service_scale: Column = 1.0,
-    priority: Column = 0,
-) -> Workload:
-    """A level of load: exactly round(rate × duration) requests, spread over exactly that time.
-
-    The arrivals of `gamma_arrivals`, given how many come: the gaps before, between and after them are drawn, then
-    stretched to fill the time. With `cv` = 1 these are Poisson arrivals given their number, which is that many
-    uniform times. Other generators draw the gaps and take the time that comes of it: of 60 requests at 1 a second
-    some 60 ± 8 s, so a short level of theirs isn't the rate that it is called.
-
-    Parameters
-    ----------
-    rate_rps : float, requests/s
-        > 0.
-    duration_s : float, s
-        > 0; rate × duration at most 10**8. A product below 1 brings one request.
-    seed : int
-        >= 0.
-    cv : float
-        Burstiness: 0.001 to 100. Below 1 steadier than Poisson, 1 is Poisson, above 1 burstier.
-    prompt_tokens, output_tokens, service_scale, priority : number, sequence of n numbers, or law
-        As in `poisson`.
-
-    Returns
-    -------
-    Workload
-
-    Examples
-    --------
-    >>> level = timed_arrivals(rate_rps=4, duration_s=60, seed=1)
-    >>> len(level), bool(level.arrival_s[-1] <= 60)
-    (240, True)
-    """
-    rate_rps, cv = _check_rate(rate_rps), check_number("cv", cv, ge=0.001, le=100)
-    duration_s = check_number("duration_s", duration_s, gt=0, le=MAX_TIME_S)
-    wanted = rate_rps * duration_s
-    if wanted > MAX_REQUESTS:
-        raise ValueError(f"rate_rps and duration_s must bring at most {MAX_REQUESTS:g} requests; they bring {wanted:g}")
-    n = max(1, round(wanted))
-    shares = random_stream(seed, ARRIVALS).dirichlet(np.full(n + 1, cv**-2))  # gamma gaps, divided by their sum
-    arrival_s = duration_s * np.minimum(np.cumsum(shares[:n]), 1.0)
-    name = f"timed_arrivals(rate_rps={rate_rps:g}, duration_s={duration_s:g}, seed={seed}, cv={cv:g})"
-    return _open(arrival_s, seed, prompt_tokens, output_tokens, service_scale, priority, name)
 
 
 def check_never_decreases(name: str, times: NDArray[np.float64]) -> None:

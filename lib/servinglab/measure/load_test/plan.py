@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from servinglab.base.checks import check_array, check_number
-from servinglab.workload.arrival_laws import closed_loop
-from servinglab.workload.model import Column, Workload, timed_arrivals
+from servinglab.workload.arrival_laws import closed_loop, timed_arrivals
+from servinglab.workload.model import Column, Workload
 
 
 @dataclass(frozen=True, eq=False)

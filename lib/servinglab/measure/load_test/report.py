@@ -81,8 +81,8 @@ SCHEMA = {
     "levels[].server": "from its metrics: kv_cache_usage_perc mean and max (0 to 1), num_preemptions, "
     "num_requests_running and num_requests_waiting mean and max; null where it has none",
     "levels[].kinds": "with mixed lengths: for each kind its requests, failures and spreads",
-    "knee": "load, next_load, low, high, confidence, shares, reason: see servinglab.metrics.knee; loads are the levels' "
-    "offered_rps, or clients; null with one level, or if the rates that were sent don't rise",
+    "knee": "load, next_load, low, high, confidence, shares, reason: see servinglab.metrics.knee; loads are the "
+    "levels' offered_rps, or clients; null with one level, or if the rates that were sent don't rise",
     "warnings": "what to know before believing the numbers",
 }
 """The fields of the JSON report."""
