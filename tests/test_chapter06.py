@@ -82,7 +82,7 @@ def test_closed_and_open(chapter: Records) -> None:
     tails = [round(level.percentile(0.99), 1) for level in closed.values()]
     assert chapter.says("ch06-closed-tails") == tails == [1.6, 2.4, 4.3, 7.6]
     shown = chapter.says("ch06-closed-throughput")
-    assert shown == [5] * 3 == [pytest.approx(closed[n].throughput_rps, abs=0.02) for n in (8, 16, 32)]
+    assert shown == [5] * 3 == [pytest.approx(closed[n].request_throughput, abs=0.02) for n in (8, 16, 32)]
     at_4_5 = _open(4.5).percentile(0.99)
     assert chapter.says("ch06-open-tails") == [round(_open(4).percentile(0.99), 1), round(at_4_5)] == [3.8, 6]
     assert chapter.number("ch06-open-p99") == 6 and chapter.holds("ch06-another-seed-moves-it")
@@ -102,12 +102,12 @@ def test_the_bounds(chapter: Records) -> None:
             level = explorers.closed_level(n, think)
             mean = float(level.latency_s.mean())
             noise = 4 / math.sqrt(len(level.latency_s))  # of the pauses' mean, above all
-            assert level.throughput_rps * (mean + think) == pytest.approx(n, rel=0.01 + noise)
-            assert level.throughput_rps < (1.01 + noise) * min(most, n / (alone + think))
+            assert level.request_throughput * (mean + think) == pytest.approx(n, rel=0.01 + noise)
+            assert level.request_throughput < (1.01 + noise) * min(most, n / (alone + think))
             assert mean > (0.99 - noise) * max(alone, n / most - think)
-            assert (level.throughput_rps > 0.98 * most) == (n >= full)
+            assert (level.request_throughput > 0.98 * most) == (n >= full)
     assert chapter.says("ch06-touches-from") == [8, 64] and chapter.holds("ch06-below-both")
-    assert explorers.closed_level(5, 0).throughput_rps < 0.8 * 5 / alone
+    assert explorers.closed_level(5, 0).request_throughput < 0.8 * 5 / alone
 
 
 def test_omission(chapter: Records) -> None:
@@ -164,8 +164,8 @@ def test_the_knees(chapter: Records, minute: list[Level]) -> None:
     assert 0.7 < short.shares[short.load] < 0.95 and long.shares == {long.load: 1.0}
     assert long.load == pytest.approx(5, abs=0.02)
     assert chapter.holds("ch06-follows-the-load")
-    assert all(level.throughput_rps == pytest.approx(level.load, rel=0.05) for level in minute[:5])
-    near = [pytest.approx(level.throughput_rps, abs=0.25) for level in minute[4:]]
+    assert all(level.request_throughput == pytest.approx(level.load, rel=0.05) for level in minute[:5])
+    near = [pytest.approx(level.request_throughput, abs=0.25) for level in minute[4:]]
     assert chapter.says("ch06-stays-near") == near
     for seed in range(20):  # a level is what it is called, whatever the seed: 60 k times, 50/60 of which the cut leaves
         for k, level in enumerate(_ramp(60, seed), start=1):
@@ -174,7 +174,7 @@ def test_the_knees(chapter: Records, minute: list[Level]) -> None:
     assert chapter.holds("ch06-turns-up-between") and tails[5] > 4 * tails[3] > 1.5 * tails[3] > tails[2]
     assert chapter.says("ch06-first-digits") == [round(tails[1]), round(tails[4]), round(tails[5])] == [2, 5, 15]
     assert chapter.holds("ch06-luck-picks-one")
-    finished = [[level.throughput_rps for level in _ramp(60, seed)] for seed in range(100, 140)]
+    finished = [[level.request_throughput for level in _ramp(60, seed)] for seed in range(100, 140)]
     largest = Counter(1 + int(np.argmax(each)) for each in finished)
     assert max(largest.values()) < 24 and min(largest) >= 5
     assert chapter.holds("ch06-finds-it-late")
@@ -224,7 +224,7 @@ def test_the_recorded_runs(chapter: Records, recorded: Path) -> None:
     for measured, stage in zip(seen.levels, planned, strict=True):
         told = level_of(_serve(stage.workload), from_s=10, until_s=60)
         assert measured.load == pytest.approx(told.load, rel=0.001), "sent as planned"
-        assert measured.throughput_rps == pytest.approx(told.throughput_rps, rel=0.01)
+        assert measured.request_throughput == pytest.approx(told.request_throughput, rel=0.01)
         for q in (0.5, 0.99):
             assert measured.percentile(q) == pytest.approx(told.percentile(q), rel=0.01)
     assert not any(row["client"]["bound"] for row in seen.content["levels"])

@@ -52,7 +52,7 @@ def test_both_must_turn() -> None:
 
 def test_the_argmax_of_throughput_is_another_level() -> None:
     levels = [closed(4), closed(8), made(16, 8.4, 1.9), made(32, 8.5, 3.8)]
-    assert max(levels, key=lambda level: level.throughput_rps).load == 32
+    assert max(levels, key=lambda level: level.request_throughput).load == 32
     assert find_knee(levels).load == 8
 
 
@@ -104,7 +104,7 @@ def test_a_level_cuts_by_arrival_and_counts_what_finishes() -> None:
     assert level.arrival_s.tolist() == [0.5, 1.5, 2.5]
     assert level.latency_s.tolist() == [2.0, 2.5, 3.0]
     assert level.finish_s.tolist() == [1.0, 2.5]  # the first request's too, though it came before
-    assert level.throughput_rps == 2 / 2.5
+    assert level.request_throughput == 2 / 2.5
 
 
 def test_a_simulated_ramp_has_its_knee_below_capacity() -> None:
@@ -115,7 +115,7 @@ def test_a_simulated_ramp_has_its_knee_below_capacity() -> None:
         levels.append(level_of(served, load=rate, from_s=10))
     knee = find_knee(levels)
     assert (knee.load, knee.next_load) == (20, 40)
-    assert levels[3].throughput_rps == pytest.approx(25, rel=0.02)  # whole batches, once the line is long
+    assert levels[3].request_throughput == pytest.approx(25, rel=0.02)  # whole batches, once the line is long
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -282,7 +282,15 @@ def test_a_request_whose_answer_cannot_be_understood_ends_the_run(monkeypatch: p
 
     async def run(closed: bool) -> None:
         commands: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        job = {"request": 0, "offset_ns": 0, "prompt_tokens": 1, "max_tokens": 1, "kind": ""}
+        job = {
+            "request": 0,
+            "offset_ns": 0,
+            "prompt_tokens": 1,
+            "max_tokens": 1,
+            "request_class": "",
+            "user": "",
+            "deadline_s": None,
+        }
         stage = {"do": "stage", "stage": 0, "session": 0, "origin_ns": 0, "clients": 1, "closed": closed}
         commands.put_nowait({**stage, "duration_ns": None, "jobs": [job]})
         commands.put_nowait({"do": "start", "start_ns": worker.now_ns()})
@@ -416,7 +424,7 @@ def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [level["load"] for level in content["levels"]] == [20, 40, 80]
     assert [level["requests"] for level in content["levels"]] == [8, 16, 32]
     assert content["knee"]["confidence"] == 0.95
-    assert content["levels"][0]["kinds"].keys() <= {"200+100", "4000+200"}
+    assert content["levels"][0]["request_classes"].keys() <= {"200+100", "4000+200"}
     vllm = json.loads((folder / "vllm-2.json").read_text())
     assert (vllm["completed"], vllm["total_output_tokens"], len(vllm["itls"][0])) == (32, 96, 2)
     clocks = json.loads((folder / "run.json").read_text())["clocks"]
@@ -515,14 +523,14 @@ def test_the_seven_kinds_of_test() -> None:
     clients = planned("--ramp-clients", "1,2", "--stage-s", "60", "--n", "77")
     assert [(level.load, len(level.workload), level.duration_s) for level in clients] == [(1, 77, 60), (2, 77, 60)]
     (mix,) = planned("--deterministic", "4", "--n", "300", "--lengths", "mixed")
-    assert set(mix.kinds) == {"200+100", "4000+200"}
-    assert 0.1 < mix.kinds.count("4000+200") / 300 < 0.3  # 20 %, ± 4 standard errors of 2.3 %
+    assert set(mix.workload.request_class) == {"200+100", "4000+200"}
+    assert 0.1 < mix.workload.request_class.count("4000+200") / 300 < 0.3  # 20 %, ± 4 standard errors of 2.3 %
     (context,) = planned("--gamma", "1", "3", "--n", "5", "--lengths", "long-context")
     assert set(context.workload.prompt_tokens) == {16_000}
     (output,) = planned("--closed-loop", "8", "--duration-s", "30", "--lengths", "long-output")
     assert (set(output.workload.output_tokens), output.duration_s) == ({2000}, 30)
     (own,) = planned("--poisson", "4", "--n", "40", "--mix", "1", "10", "20", "--mix", "1", "30", "40")
-    assert set(own.kinds) == {"10+20", "30+40"}
+    assert set(own.workload.request_class) == {"10+20", "30+40"}
     (bursts,) = planned("--burst", "50", "30", "5")
     assert (len(bursts.workload), bursts.load) == (250, 50)
     assert sorted(set(bursts.workload.arrival_s)) == [0, 30, 60, 90, 120]
@@ -646,6 +654,28 @@ def test_a_key_is_shown_to_the_server_alone() -> None:
     assert heard == [(path, "Bearer soup") for path in ("/metrics", "/metrics/", "/away")]
 
 
+def test_users_classes_deadlines_and_limits_go_from_the_workload_to_the_server_and_back(tmp_path: Path) -> None:
+    said: dict[str, Any] = {
+        "user": ("ada", "bob", "ada"), "request_class": ("chat", "file", "chat"),
+        "deadline_s": [1.5, 2.0, 9.0], "max_tokens": [4, 5, 6],
+    }  # fmt: skip
+    work = sl.Workload.from_arrivals([0.0, 0.01, 0.02], 10, 3, **said)
+    with StreamingServer() as server:
+        run = sl.bench(server.url, work, tmp_path / "kept", model="soup-1b")
+        bodies = sorted(server.bodies, key=lambda body: body["max_tokens"])
+    assert [(body["user"], body["max_tokens"]) for body in bodies] == [("ada", 4), ("bob", 5), ("ada", 6)]
+    for name, column in said.items():
+        assert list(getattr(run, name)) == list(column), name
+    (level,) = make_report(read_load_test(tmp_path / "kept")).content["levels"]
+    assert {name: of["requests"] for name, of in level["request_classes"].items()} == {"chat": 2, "file": 1}
+
+
+def test_a_record_of_before_there_were_users_is_read() -> None:
+    row = asdict(record(3, 1.0, request_class="200+100"))
+    old = {name: value for name, value in row.items() if name not in ("request_class", "user", "deadline_s")}
+    assert record_of(json.dumps(old | {"kind": "200+100"})) == record(3, 1.0, request_class="200+100")
+
+
 def test_metrics_of_two_engines() -> None:
     text = (
         "# HELP vllm:num_requests_running x\n"
@@ -665,7 +695,9 @@ def record(request: int, at_s: float, latency_s: float | None = 1.0, **more: Any
         request=request,
         stage=0,
         session=0,
-        kind="",
+        request_class="",
+        user="",
+        deadline_s=None,
         scheduled_s=at_s,
         sent_s=at_s + 0.001,
         first_token_s=at_s + latency_s / 2 if whole else None,
@@ -806,7 +838,7 @@ def test_a_window_of_next_to_nothing_is_told() -> None:
 
 
 def test_every_field_of_the_report_is_documented() -> None:
-    rows = [record(k, 0.1 * k, stage=k // 20, kind="ab"[k % 2]) for k in range(40)]
+    rows = [record(k, 0.1 * k, stage=k // 20, request_class="ab"[k % 2]) for k in range(40)]
     content = make_report(made_run(*rows), slo={"e2e_s": 1.0}).content
     told = {name.strip() for names in SCHEMA for name in names.replace("levels[].", "").split(",")}
     assert set(content) <= told | {"levels"}

@@ -500,7 +500,7 @@ def load_view(clients: int, think: float, rate: float) -> View:
         y_label="throughput_per_s",
         curves=(
             Curve("bounds", CLIENTS, [short(min(most, n / (alone + think))) for n in CLIENTS], "grey"),
-            Curve("closed_loop", CLIENTS, [short(level.throughput_rps) for level in closed], "blue", marks=True),
+            Curve("closed_loop", CLIENTS, [short(level.request_throughput) for level in closed], "blue", marks=True),
         ),
         picked=clients,
         log_x=True,
@@ -530,8 +530,8 @@ def load_view(clients: int, think: float, rate: float) -> View:
         log_y=True,
     )
     says = (
-        ("closed_loop", f": {now.throughput_rps:.2f}/s, P99 {now.percentile(0.99):.1f} s"),
-        ("open_loop", f": {then.throughput_rps:.2f}/s, P99 {then.percentile(0.99):.1f} s"),
+        ("closed_loop", f": {now.request_throughput:.2f}/s, P99 {now.percentile(0.99):.1f} s"),
+        ("open_loop", f": {then.request_throughput:.2f}/s, P99 {then.percentile(0.99):.1f} s"),
         (f"N* = {(alone + think) * most:.1f}",),
     )
     return View((throughput, latency, queue), says)

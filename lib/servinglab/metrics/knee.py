@@ -67,7 +67,7 @@ class Level:
     unpriced_attention: str | None = None
 
     @property
-    def throughput_rps(self) -> float:
+    def request_throughput(self) -> float:
         """Completions per second: not the rate that was offered."""
         return len(self.finish_s) / self.seconds
 
@@ -140,7 +140,7 @@ def level_of(result: Result, load: float | None = None, from_s: float = 0.0, unt
     >>> import servinglab as sl
     >>> served = sl.simulate(sl.poisson(20, 1000, seed=1), sl.StaticBatching(20), sl.AffineStep(0.4, 0.02))
     >>> level = level_of(served, load=20, from_s=10)
-    >>> round(level.throughput_rps, 1), round(level.percentile(0.5), 2)
+    >>> round(level.request_throughput, 1), round(level.percentile(0.5), 2)
     (19.9, 1.27)
     """
     if load is not None:
@@ -202,7 +202,7 @@ def find_knee(
         raise ValueError(
             f"levels must be at least two, each of a higher load than the one before; got {loads.tolist()}"
         )
-    rates = np.array([level.throughput_rps for level in levels])
+    rates = np.array([level.request_throughput for level in levels])
     tails = np.array([level.percentile(q) for level in levels])
     step = _first_step(loads, rates, tails)
     rng = np.random.default_rng(seed)

@@ -274,7 +274,7 @@ def load_curve(levels: Sequence[Level], knee: Knee | None = None, *, unit: str =
         axes = plt.subplots(2, 1, sharex=True, figsize=(6.4, 6.4))[1]
     top, bottom = axes
     loads = [level.load for level in levels]
-    lines = _curves(top, loads, {"X": [level.throughput_rps for level in levels]})
+    lines = _curves(top, loads, {"X": [level.request_throughput for level in levels]})
     if unit == "1/s":
         lines += [("y = λ", top.plot(loads, loads, marker="", linestyle="--", color=COLORS["grey"])[0])]
     tails = {f"P{100 * q:g}": [level.percentile(q) for level in levels] for q in (0.5, 0.99)}

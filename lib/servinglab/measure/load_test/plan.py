@@ -33,14 +33,11 @@ class Stage:
     duration_s : float or None
         How long the stage sends: after that the clients of a closed loop send no more, and all arrivals of an open one
         lie within it. None: until the workload's requests are used up.
-    kinds : tuple of str
-        A label for each request, for mixed lengths; empty: no labels.
     """
 
     workload: Workload
     load: float
     duration_s: float | None = None
-    kinds: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -143,7 +140,7 @@ def ramp_clients(
 
 
 def mixed(stage: Stage, shares: Sequence[tuple[float, int, int]], seed: int) -> Stage:
-    """The same arrivals with lengths drawn from a few kinds.
+    """The same arrivals with lengths drawn from a few classes, which name them.
 
     Parameters
     ----------
@@ -153,7 +150,7 @@ def mixed(stage: Stage, shares: Sequence[tuple[float, int, int]], seed: int) -> 
     Examples
     --------
     >>> stage = mixed(ramp([10], 2, seed=1)[0], [(3, 100, 20), (1, 4000, 20)], seed=2)
-    >>> sorted(set(stage.kinds)), int(stage.workload.prompt_tokens.max())
+    >>> sorted(set(stage.workload.request_class)), int(stage.workload.prompt_tokens.max())
     (['100+20', '4000+20'], 4000)
     """
     weights = check_array("shares", [share for share, _, _ in shares], gt=0)
@@ -162,8 +159,12 @@ def mixed(stage: Stage, shares: Sequence[tuple[float, int, int]], seed: int) -> 
     prompts, outputs = (np.array([row[k] for row in shares])[drawn] for k in (1, 2))
     return replace(
         stage,
-        workload=replace(stage.workload, prompt_tokens=prompts, output_tokens=outputs),
-        kinds=tuple(f"{shares[k][1]}+{shares[k][2]}" for k in drawn),
+        workload=replace(
+            stage.workload,
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+            request_class=tuple(f"{shares[k][1]}+{shares[k][2]}" for k in drawn),
+        ),
     )
 
 
@@ -172,12 +173,15 @@ def fingerprint(stages: Sequence[Stage]) -> str:
     digest = hashlib.sha256()
     for stage in stages:
         work = stage.workload
-        digest.update(repr((stage.load, stage.duration_s, stage.kinds, work.clients)).encode())
+        digest.update(repr((stage.load, stage.duration_s, work.request_class or (), work.clients)).encode())
+        digest.update(repr(work.user).encode() if work.user else b"")
         for column in (
             work.arrival_s,
             work.prompt_tokens,
             work.output_tokens,
             work.think_s,
+            work.deadline_s,
+            work.max_tokens,
             *(work.prefix_hashes or ()),
         ):
             digest.update(b"" if column is None else column.tobytes())
@@ -198,8 +202,10 @@ def jobs(stage: Stage, first: int, skip: set[int]) -> list[dict[str, Any]]:
             "request": first + k,
             "offset_ns": round((float(times_s[k]) - begin_s) * 1e9),
             "prompt_tokens": max(1, int(work.prompt_tokens[k])),
-            "max_tokens": int(work.output_tokens[k]),
-            "kind": stage.kinds[k] if stage.kinds else "",
+            "max_tokens": int((work.output_tokens if work.max_tokens is None else work.max_tokens)[k]),
+            "request_class": work.request_class[k] if work.request_class else "",
+            "user": work.user[k] if work.user else "",
+            "deadline_s": None if work.deadline_s is None else float(work.deadline_s[k]),
             **({"blocks": work.prefix_hashes[k].tolist()} if work.prefix_hashes is not None else {}),
         }
         for k in left

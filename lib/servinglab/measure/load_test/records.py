@@ -6,7 +6,9 @@ The fields of a line, times in seconds since the run began, null for what never 
 request                number in the plan, from 0
 stage                  which step of the plan, from 0
 session                0, and one more each time the run was resumed
-kind                   label of a mix of lengths; empty without one
+request_class          what kind of request it is; empty if the plan doesn't say
+user                   who sends it; empty if the plan doesn't say
+deadline_s             by how many seconds after its arrival the whole answer is wanted
 scheduled_s            when the plan wanted it sent
 sent_s                 when it was sent: just before the client asked for a connection
 first_token_s          when the first chunk with output came
@@ -58,7 +60,9 @@ class Record:
     request: int
     stage: int
     session: int
-    kind: str
+    request_class: str
+    user: str
+    deadline_s: float | None
     scheduled_s: float
     sent_s: float | None
     first_token_s: float | None
@@ -125,6 +129,8 @@ def record_of(line: str | bytes) -> Record:
         If it isn't one.
     """
     row = json.loads(line)
+    if isinstance(row, dict) and "kind" in row:  # written before a request had these names
+        row = {"request_class": row.pop("kind"), "user": "", "deadline_s": None, **row}
     if not isinstance(row, dict) or set(row) != set(_FIELDS):
         raise ValueError("a record must be a JSON object with exactly the fields of a request")
     check_choice("outcome", row["outcome"], tuple(OUTCOMES))
@@ -221,9 +227,21 @@ def to_result(
         status=status,
         pots=None,
         setup=setup,
+        **_optional(rows),
         late_gaps=(np.rint(gaps_s * 1e9).astype(np.int64), tokens),
         rejections={int(k): Status.RATE_LIMITED.meaning for k in np.flatnonzero(status == Status.RATE_LIMITED)},
     )
+
+
+def _optional(rows: Sequence[Record]) -> dict[str, Any]:
+    """What the requests say of themselves, where all of them do."""
+    texts = {name: tuple(getattr(record, name) for record in rows) for name in ("user", "request_class")}
+    deadlines = [record.deadline_s for record in rows]
+    return {
+        **{name: column if any(column) else None for name, column in texts.items()},
+        "deadline_s": None if None in deadlines else np.array(deadlines, np.float64),
+        "max_tokens": np.array([record.max_tokens for record in rows], np.int64),
+    }
 
 
 def _counted(count: int | None, asked: int) -> int:

@@ -80,7 +80,7 @@ SCHEMA = {
     "of a core over the stage, null below a second; lag_p99_s: of the event loop",
     "levels[].server": "from its metrics: kv_cache_usage_perc mean and max (0 to 1), num_preemptions, "
     "num_requests_running and num_requests_waiting mean and max; null where it has none",
-    "levels[].kinds": "with mixed lengths: for each kind its requests, failures and spreads",
+    "levels[].request_classes": "where the plan names classes: for each its requests, failures and spreads",
     "knee": "load, next_load, low, high, confidence, shares, reason: see servinglab.metrics.knee; loads are the "
     "levels' offered_rps, or clients; null with one level, or if the rates that were sent don't rise",
     "warnings": "what to know before believing the numbers",
@@ -193,7 +193,7 @@ def make_report(
     used = [record for window in windows for record in window.rows]
     content = {
         "format": REPORT_FORMAT,
-        "format_version": 1,
+        "format_version": 2,
         "servinglab": __version__,
         "began": datetime.fromtimestamp(test.state["began_unix_s"], UTC).isoformat(timespec="seconds"),
         "complete": test.state["complete"],
@@ -326,12 +326,12 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         }
     level["client"] = _client(test, window, level, late_s)
     level["server"] = _server(test, window)
-    kinds = sorted({record.kind for record in rows} - {""})
-    if kinds:
-        of_kind = {kind: [record for record in rows if record.kind == kind] for kind in kinds}
-        level["kinds"] = {
-            kind: {"requests": len(of), "failed": sum(not r.finished for r in of), **_spreads(of)}
-            for kind, of in of_kind.items()
+    names = sorted({record.request_class for record in rows} - {""})
+    if names:
+        classes = {name: [record for record in rows if record.request_class == name] for name in names}
+        level["request_classes"] = {
+            name: {"requests": len(of), "failed": sum(not r.finished for r in of), **_spreads(of)}
+            for name, of in classes.items()
         }
     return level
 
@@ -549,9 +549,9 @@ def _text(content: Mapping[str, Any], knee: Knee | None) -> list[str]:
     else:
         lines += ["", *_many(rows)]
     for row in rows:
-        for kind, of in row.get("kinds", {}).items():
+        for name, of in row.get("request_classes", {}).items():
             lines.append(
-                f"{row['load']:g} {row['unit']}, {kind}: {of['requests']:,} requests, E2E P50 "
+                f"{row['load']:g} {row['unit']}, {name}: {of['requests']:,} requests, E2E P50 "
                 f"{_number(of['e2e_sched_s'], 'p50')} s, P99 {_number(of['e2e_sched_s'], 'p99')} s"
             )
     if knee is not None:
