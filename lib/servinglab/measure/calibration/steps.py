@@ -183,7 +183,7 @@ def prediction_table(predictions: Sequence[Prediction]) -> str:
     >>> slow, quick = (sl.simulate(work, sl.ContinuousBatching(8), sl.AffineStep(a, 1e-3)) for a in (0.010, 0.009))
     >>> print(*prediction_table([Prediction("20/s", [slow], quick)]).splitlines()[:3], sep="\n")
     load      figure        measured       predicted      error  runs apart  goal
-    20/s  throughput  80.33 tokens/s  80.34 tokens/s   +0.0 %             –   5 %
+    20/s  throughput  80.78 tokens/s  80.79 tokens/s   +0.0 %             –   5 %
     20/s    TTFT P50       0.01540 s       0.01285 s  -16.5 % !           –  10 %
     """
     table = [("load", "figure", "measured", "predicted", "error", "runs apart", "goal")]

@@ -167,6 +167,7 @@ def to_result(
     since: str = "scheduled",
     opened_s: float | None = None,
     setup: RunSetup = RunSetup(),  # noqa: B008  (it can't be changed)
+    counted: bool = True,
 ) -> Result:
     """A measured run as a `Result` without a log of steps.
 
@@ -181,6 +182,8 @@ def to_result(
         Time 0 of the result, on the records' clock; the first arrival if not given.
     setup : RunSetup, optional
         What was run.
+    counted : bool
+        Whether the tokens of finished requests must have been counted; if not, an unknown number counts as 0.
 
     Returns
     -------
@@ -197,7 +200,7 @@ def to_result(
     if not records:
         raise ValueError("records must hold at least one request; got none")
     uncounted = sum(record.finished and not record.output_tokens for record in records)
-    if uncounted:
+    if uncounted and counted:
         raise ValueError(
             f"{uncounted} of {len(records)} requests finished with an unknown number of tokens: the server sent no "
             "usage, and chunks aren't tokens. Give the load test a tokenizer"
@@ -221,7 +224,7 @@ def to_result(
         finish_ns=ns(record.finish_s for record in rows),
         prompt_tokens=np.array([_counted(record.prompt_tokens, record.prompt_tokens_asked) for record in rows]),
         output_tokens=np.array(
-            [record.output_tokens if record.finished else record.max_tokens for record in rows], np.int64
+            [record.output_tokens or 0 if record.finished else record.max_tokens for record in rows], np.int64
         ),
         preemptions=np.zeros(len(rows), np.int32),
         status=status,

@@ -37,11 +37,18 @@ import numpy as np
 from servinglab.base.checks import check_number
 from servinglab.base.text import aligned, show_number
 from servinglab.base.version import __version__
-from servinglab.measure.load_test.records import Record, pooled_gaps, read_records
+from servinglab.measure.load_test.records import Record, pooled_gaps, read_records, to_result
 from servinglab.measure.load_test.run import read_state
 from servinglab.measure.load_test.server_facts import EVERY_S
 from servinglab.metrics.knee import Knee, Level, find_knee
-from servinglab.metrics.slo import SLO_NAMES
+from servinglab.metrics.rates import (
+    Window,
+    output_throughput,
+    request_goodput,
+    request_throughput,
+    total_token_throughput,
+)
+from servinglab.metrics.slo import SLO_NAMES, good_requests
 from servinglab.metrics.summary import Spread, spread_of, weighted_spread_of
 from servinglab.workload.outcomes import OUTCOMES, TIMEOUTS
 
@@ -220,6 +227,11 @@ class _Window:
     spans: list[tuple[float, float]]  # start and end of its parts
     offered_rps: float | None  # as sent
 
+    @property
+    def span(self) -> Window:
+        """Its parts, to the nanosecond, as a result has its times."""
+        return Window([(round(begin * 1e9) / 1e9, round(end * 1e9) / 1e9) for begin, end in self.spans])
+
 
 def _window(test: LoadTest, stage: int, warmup_s: float, cooldown_s: float) -> _Window:
     rows: list[Record] = []
@@ -288,9 +300,9 @@ def _as_level(test: LoadTest, window: _Window) -> Level:
 
 
 def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, float] | None) -> dict[str, Any]:
-    told, rows, seconds = test.state["stages"][window.stage], window.rows, window.seconds
+    told, rows = test.state["stages"][window.stage], window.rows
+    span, run = window.span, to_result([*{*rows, *window.finished}], opened_s=0.0, counted=False)
     counted = all(record.output_tokens is not None for record in window.finished)
-    output = sum(record.output_tokens or 0 for record in window.finished)
     prompt_counted = counted and all(record.prompt_tokens is not None for record in window.finished)
     outcomes = Counter(record.outcome for record in rows)
     limited, late = outcomes["rate_limited"], sum(outcomes[each.outcome] for each in TIMEOUTS)
@@ -300,15 +312,11 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         "unit": told["unit"],
         "requests": len(rows),
         "outcomes": {name: outcomes[name] for name in OUTCOMES if outcomes[name]},
-        "seconds": seconds,
+        "seconds": window.seconds,
         "offered_rps": window.offered_rps,
-        "request_throughput": len(window.finished) / seconds,
-        "output_throughput": output / seconds if counted else None,
-        "total_token_throughput": (
-            (output + sum(record.prompt_tokens or 0 for record in window.finished)) / seconds
-            if prompt_counted
-            else None
-        ),
+        "request_throughput": request_throughput(run, span),
+        "output_throughput": output_throughput(run, span) if counted else None,
+        "total_token_throughput": total_token_throughput(run, span) if prompt_counted else None,
         **_spreads(rows),
         "itl_requests": sum(record.chunk_tokens is not None for record in rows),
         "failure_rate": failed / len(rows),
@@ -317,11 +325,13 @@ def _level(test: LoadTest, window: _Window, late_s: float, slo: Mapping[str, flo
         "rate_limited_rate": limited / len(rows),
     }
     if slo is not None:
-        good = sum(_is_good(record, slo) for record in rows)
+        if "tpot_s" in slo and not counted:
+            raise ValueError("slo: tpot_s can't be judged, as the tokens weren't counted")
+        good = int((good_requests(run, slo) & span.holds(run.arrival_s)).sum())
         level |= {
             "slo": dict(slo),
             "good_requests": good,
-            "request_goodput": sum(_is_good(record, slo) for record in window.finished) / seconds,
+            "request_goodput": request_goodput(run, slo, span),
             "good_request_fraction": good / len(rows),
         }
     level["client"] = _client(test, window, level, late_s)
@@ -369,20 +379,6 @@ def _tpot(record: Record) -> float:
     if not record.finished or record.output_tokens is None or record.finish_s is None or record.first_token_s is None:
         return math.nan
     return (record.finish_s - record.first_token_s) / (record.output_tokens - 1)
-
-
-def _is_good(record: Record, slo: Mapping[str, float]) -> bool:
-    if record.finish_s is None or record.first_token_s is None:
-        return False
-    if "tpot_s" in slo and record.output_tokens is None:
-        raise ValueError("slo: tpot_s can't be judged, as the tokens weren't counted")
-    one = record.output_tokens is not None and record.output_tokens <= 1
-    values = {
-        "ttft_s": record.first_token_s - record.scheduled_s,
-        "e2e_s": record.finish_s - record.scheduled_s,
-        "tpot_s": 0.0 if one or "tpot_s" not in slo else _tpot(record),
-    }
-    return all(values[name] <= limit for name, limit in slo.items())
 
 
 def _clocks(test: LoadTest, window: _Window) -> list[dict[str, Any]]:
