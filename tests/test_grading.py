@@ -319,6 +319,7 @@ def test_tricks_are_noted_for_the_teacher(released, official, bwrap):
         (["import servinglab as sl", "def f(B):\n    return sl.theory.pot_rate(B, 1, 1)"], ["2 servinglab.theory"]),
         (["def f(B):\n    return sl.simulate(B)", "import servinglab as sl"], ["1 servinglab.simulate"]),
         (["from servinglab import theory as t, reference\nt.mm1"], ["1 servinglab.theory", "1 servinglab.reference"]),
+        (["from servinglab.metrics.percentiles import percentile"], ["1 servinglab.metrics"]),
         (["import os as o\no.fork()", "import numpy as np\nnp.maximum(1, 2)"], ["1 os.fork"]),
         (["import servinglab as sl\nsl.AffineStep(1, 1)", "theory = 3"], []),
         (["broken (", "import gc"], ["2 gc"]),

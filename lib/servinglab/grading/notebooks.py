@@ -31,7 +31,13 @@ END_HIDDEN = "### END HIDDEN TESTS"
 
 
 # finished versions of many tasks
-_ANSWERS = ("servinglab.theory", "servinglab.simulate", "servinglab.reference")
+_ANSWERS = tuple(
+    f"servinglab.{name}"
+    for name in (
+        "theory", "metrics", "decide", "simulate", "reference", "engine", "scheduling", "roofline", "kv_cache",
+        "hardware", "measure",
+    )
+)  # fmt: skip
 # nothing that a solution needs; harmless in the sandbox, but worth a teacher's look
 _UNUSUAL = (
     "builtins",
