@@ -1,4 +1,8 @@
-"""The best batch on paper: the first document's formula, and the exact wait for a full batch."""
+"""The best batch on paper, twice, each better than the one before.
+
+`formula_batch` is the first document's formula: a mean wait, and no queue. `gathering_batch` takes the exact P99 of the
+wait for a full batch, and still no queue. `best_batch` knows the queue.
+"""
 
 from __future__ import annotations
 

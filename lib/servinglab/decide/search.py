@@ -1,9 +1,8 @@
 """Which batch keeps a promise about the P99?
 
-Three answers, each better than the one before. `formula_batch` is the first document's formula: a mean wait, and no
-queue. `gathering_batch` takes the exact P99 of the wait for a full batch, and still no queue. `best_batch` knows the
-queue: by an exact law where there is one, otherwise by simulation, it tries batches from small to large, looks closer
-where it matters, and says what would keep the promise if nothing it tried does.
+`best_batch` tries batches from small to large, looks closer where it matters, and says what would keep the promise if
+nothing it tried does. `evaluate` judges one setting, `remedies` says what else would do, `answer` is what comes back,
+and `formulas` has the two answers on paper that know of no queue.
 
 What it doesn't model: traffic whose rate changes while it is measured, several machines behind a router, prices.
 """

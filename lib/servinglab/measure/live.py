@@ -1,8 +1,8 @@
-"""Measured runs: a load generator for OpenAI-compatible servers, and readers of other tools' result files.
+"""A load test of a live server as a function: `bench` sends a workload and gives a `Result`.
 
-`servinglab bench http URL` is the command, and `bench` the same from Python: it sends a workload and gives a `Result`,
-as `servinglab.simulate` does of a model and `servinglab.read_run` of a file. For tests of several stages,
-`run.run_load_test` sends a plan, and `report.read_load_test` and `report.make_report` say what came of it.
+As `servinglab.simulate` does of a model and `servinglab.read_run` of a file; ``servinglab bench http URL`` is the
+command. For tests of several stages `load_test.run.run_load_test` sends a plan, and `load_test.report` says what came
+of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures: plain arrays or `Result` objects in, matplotlib axes out; and the animated kitchen.
+"""Figures: plain arrays or `Result` objects in, matplotlib axes out.
 
 Every figure labels its axes with units and its lines directly, by short terms and symbols, so that one figure serves
 all languages; what it shows is said in the text and in the alternative text beside it. Nothing here computes a

@@ -1,4 +1,4 @@
-"""The animated kitchen."""
+"""The animated kitchen: orders that wait, cook and leave under several rules at once, and a table where no script runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Two runs side by side: their summaries, what differs in what was run, and how far one is from the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a run: one row per stretch of steps with the same members."""
+"""The log of a run, readable: one row per stretch of steps with the same members in one pot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What the kernels write, and reading it: rows unpacked, the gaps between tokens counted."""
+"""The rows that the compiled engines write, and reading them: unpacked, added up, the gaps between tokens counted.
+
+A row of the general log has all columns of `Segments`. That of the engine that counts tokens in whole stretches is
+packed: what every stretch has in one array, what only some have in another.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a file, and two runs side by side.
+"""A run in a file.
 
 `save_run` writes one file: a NumPy archive with every column of a `Result` and a JSON text that says what was run. It
 holds no pickled objects, so reading a stranger's file runs nothing, and any tool that knows NumPy's format can read it.

@@ -1,4 +1,4 @@
-"""When do requests come? Laws to draw arrivals from, and clients who wait for their answers."""
+"""When do requests come? Arrivals by a law, at drawn or at counted times, and clients who wait for their answers."""
 
 from __future__ import annotations
 

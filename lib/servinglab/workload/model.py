@@ -1,14 +1,14 @@
 """Who comes, when, and how much work do they bring?
 
-A `Workload` is a table with one row a request. It comes from a generator here (an arrival process and laws
-for the lengths), from anyone's arrivals (`Workload.from_arrivals`), or from a public trace
+A `Workload` is a table with one row a request. It comes from a generator (`servinglab.workload.arrival_laws` and
+laws for the lengths), from anyone's arrivals (`Workload.from_arrivals`), or from a public trace
 (`servinglab.workload.traces`).
 
 Arrivals, lengths, service scales, priorities and think times are drawn from separate random streams of one
 seed: change the length law, and the same requests still come at the same moments.
 
 Not modelled: guests who give up or come back, lengths that depend on the hour or on each other, and arrivals
-that react to the service. The exception is `closed_loop`, whose clients wait for an answer before they ask
+that react to the service. The exception is a closed loop, whose clients wait for an answer before they ask
 again.
 """
 

@@ -1,12 +1,9 @@
-"""From measured runs a step time, and from the step time predictions of runs that it hasn't seen.
+"""From measured runs a step time, and predicted beside measured.
 
 `calibrate` takes measured runs with a log of steps, whatever engine they are of, and fits an `AffineStep`. Steps that
 hold the same count as one point with their mean: what holds up a step now and then holds up a load as well. How many
-were held up, and how far apart equal steps are, is said.
-
-`predict_loads` does the whole on an engine that is stepped by hand: short runs to calibrate with, and loads of other
-lengths and arrivals, in turns, so that a machine that changes its pace changes it for both. Each load runs several
-times; by how much the runs differ is noise that no prediction can beat.
+were held up, and how far apart equal steps are, is said. `prediction_table` sets what the simulator says with such a
+step time beside what was measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""An engine that is stepped by hand: calibrated with short runs, and predicted on loads that it hasn't seen."""
+"""An engine that is stepped by hand: calibrated with short runs, and predicted on loads that it hasn't seen.
+
+Short runs and loads are measured in turns, so that a machine that changes its pace changes it for both. Each load runs
+several times; by how much the runs differ is noise that no prediction can beat.
+"""
 
 from __future__ import annotations
 
