@@ -1,4 +1,4 @@
-"""The animated kitchen: orders that wait, cook and leave under several rules at once, and a table where no script runs."""
+"""The animated kitchen: who waits, cooks and leaves under several rules at once, and a table where no script runs."""
 
 from __future__ import annotations
 
