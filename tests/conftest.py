@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # figures without a screen, also in 
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+if threading.current_thread() is threading.main_thread():  # a worker of pytest-xdist is told to ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore_glob = ["*.ipynb"]  # nbval is for solutions/; notebooks in here are material for tests
 

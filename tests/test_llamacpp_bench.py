@@ -49,7 +49,8 @@ def seen_by_clients(
         running = [k for k in running if len(chunks[k]) < tokens[k]]
     return [
         Record(
-            request=k, stage=0, session=0, kind="", scheduled_s=came, sent_s=came, first_token_s=came + at[0],
+            request=k, stage=0, session=0, request_class="", user="", deadline_s=None, scheduled_s=came, sent_s=came,
+            first_token_s=came + at[0],
             finish_s=came + at[-1], ended_s=came + at[-1], outcome="finished", http_status=200, detail="",
             retry_after_s=None, prompt_tokens_asked=8, max_tokens=len(at), prompt_tokens=PROMPT, output_tokens=len(at),
             tokens_from="usage", chunk_tokens_from="one token a chunk", finish_reason="length", chunk_s=tuple(at),

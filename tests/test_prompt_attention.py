@@ -27,6 +27,7 @@ from servinglab.metrics.knee import level_of
 from servinglab.plots.steps import step_timeline
 from servinglab.result.compare import compare_runs
 from servinglab.result.save import save_run
+from servinglab.result.setup import RunSetup
 from servinglab.sim_server.server import serve
 
 matplotlib.use("Agg")
@@ -118,7 +119,7 @@ def test_only_prompts_that_were_served_count() -> None:
 
 def test_a_measured_run_pays_for_all_its_work() -> None:
     run = served(9000)
-    measured = replace(run, step_time=None, description={"server": "one of flesh and blood"})
+    measured = replace(run, step_time=None, setup=RunSetup(source="one of flesh and blood"))
     assert run.unpriced_attention is not None and measured.unpriced_attention is None
 
 

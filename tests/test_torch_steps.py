@@ -158,7 +158,10 @@ def test_a_plan_takes_the_step_time_from_the_file(tmp_path, capsys):
     file = tmp_path / "steps.jsonl"
     _rewrite(file, [steps.header, *steps.rows, outcome(steps)])
     found = sl.read_step_time(file)
-    assert asdict(found) == pytest.approx(asdict(TRUTH), rel=1e-6)
+    coefficients = [name for name in asdict(TRUTH) if name != "roofline"]
+    assert [getattr(found, name) for name in coefficients] == pytest.approx(
+        [getattr(TRUTH, name) for name in coefficients], rel=1e-6
+    )
     words = ["simulate", "--poisson", "20", "--n", "50", "--seed", "1", "--prompt-tokens", "9", "--output-tokens", "5"]
     assert main([*words, "--step-time", str(file)]) == 0
     assert str(found) in capsys.readouterr().out

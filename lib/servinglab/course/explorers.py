@@ -489,7 +489,7 @@ def load_view(clients: int, think: float, rate: float) -> View:
     Examples
     --------
     >>> load_view(8, 0, 4.5).says
-    (('closed_loop', ': 5.00/s, P99 2.4 s'), ('open_loop', ': 4.49/s, P99 5.3 s'), ('N* = 5.4',))
+    (('closed_loop', ': 5.00/s, P99 2.4 s'), ('open_loop', ': 4.50/s, P99 5.4 s'), ('N* = 5.4',))
     """
     most, alone = load_limits()
     closed, opened = [closed_level(each, think) for each in CLIENTS], [open_level(each) for each in LOADS_RPS]

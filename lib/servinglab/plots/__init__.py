@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from servinglab.plots.animation import KITCHEN_ORDERS, kitchen
 from servinglab.plots.figures import (
     COLORS,
     LINES,
@@ -19,7 +20,6 @@ from servinglab.plots.figures import (
     timeline,
     use_style,
 )
-from servinglab.plots.kitchen import KITCHEN_ORDERS, kitchen
 from servinglab.plots.steps import MOST_REQUESTS, MOST_STEPS, StepStates, step_states, step_timeline
 
 __all__ = [

@@ -26,7 +26,7 @@ IGNORED = (
     "length_penalty", "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
     "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "include_reasoning", "verbosity",
     "parallel_tool_calls", "user", "metadata", "request_id", "safety_identifier", "service_tier", "store",
-    "prompt_cache_key", "prompt_cache_retention",
+    "prompt_cache_key", "prompt_cache_retention", "cache_prompt",
 )  # fmt: skip
 """Taken and left unread: they choose words, or are labels."""
 

@@ -37,7 +37,7 @@ class StepLane {
     this.heading = html('strong');
     this.counters = html('span', { class: 'sl-counters' });
     this.picture = svg('svg', { class: 'sl-steps', role: 'img' });
-    this.mark = html('span', { class: 'sl-counters' });
+    this.mark = html('span', { class: 'sl-mark' });
     this.root = html('section', { class: 'sl-lane' },
       html('div', { class: 'sl-lane-head' }, this.heading, this.counters, this.mark), this.picture);
   }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servinglab.metrics.rates import request_throughput
+from servinglab.metrics.rates import Window, request_throughput
 from servinglab.web import Component, named, word
 
 if TYPE_CHECKING:
@@ -120,8 +120,12 @@ def _kitchen_table(results: Mapping[str, Result]) -> str:
     head = ("scheduler", "last_served", "throughput", "mean_latency", "max_latency")
     rows = []
     for name, run in results.items():
-        rate = request_throughput(run)
-        cells = (f"{run.duration_s:.2f} s", f"{rate:.2f} /s", f"{run.e2e_s.mean():.2f} s", f"{run.e2e_s.max():.2f} s")
+        cells = (
+            f"{run.finish_s.max():.2f} s",
+            f"{request_throughput(run):.2f} /s",
+            f"{run.e2e_s.mean():.2f} s",
+            f"{run.e2e_s.max():.2f} s",
+        )
         numbers = "".join(f"<td>{cell}</td>" for cell in cells)
         rows.append(f'<tr><th scope="row">{named(name)}</th>{numbers}</tr>')
     header = "".join(f'<th scope="col">{word(key)}</th>' for key in head)
