@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from page_records import Records, built_page, run_page
 
@@ -37,7 +38,6 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collecto
     return [collector for collector in found if type(collector).__name__ != "DoctestModule"]
 
 
-BUILT = pytest.StashKey[Path]()
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROMIUM_PATHS = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
@@ -91,24 +91,31 @@ def bwrap() -> str:
 
 
 @pytest.fixture(scope="session")
-def book(repo: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """The folder of the built pages: built once, strictly, from clean."""
-    output = tmp_path_factory.mktemp("book")
-    command = [sys.executable, str(repo / "tools" / "build_book.py"), "--output", str(output)]
-    build = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if build.returncode:
-        pytest.fail(f"the book doesn't build:\n{build.stdout[-6000:]}\n{build.stderr[-3000:]}", pytrace=False)
-    pytestconfig.stash[BUILT] = output
+def book(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built pages: built once, strictly, from clean, whichever worker is first."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # every worker has its own in there
+    output, said = folder / "book", folder / "book.txt"
+    with FileLock(folder / "book.lock"):
+        if not said.exists():
+            command = [sys.executable, str(repo / "tools" / "build_book.py"), "--output", str(output)]
+            build = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+            said.write_text(build.stdout if build.returncode else "", encoding="utf-8")
+    if failure := said.read_text(encoding="utf-8"):
+        pytest.fail(f"the book doesn't build:\n{failure}", pytrace=False)
     return output / "_build" / "html"
 
 
 @pytest.fixture(scope="session")
-def records(repo: Path, pytestconfig: pytest.Config) -> Callable[[str], Records]:
-    """What a page's cells have put and claimed: from the book if it has been built, else by running that page alone."""
+def records(repo: Path, request: pytest.FixtureRequest) -> Callable[[str], Records]:
+    """What a page's cells have put and claimed: from the book if a test builds it, else by running that page alone."""
+    built = any("book" in getattr(item, "fixturenames", ()) for item in request.session.items)
 
     @cache
     def read(name: str) -> Records:
-        output = pytestconfig.stash.get(BUILT, None)
-        return built_page(output, name) if output else run_page(repo / "chapters" / f"{name}.md")
+        if built:
+            return built_page(request.getfixturevalue("book").parents[1], name)
+        return run_page(repo / "chapters" / f"{name}.md")
 
     return read

@@ -198,6 +198,7 @@ def test_a_clients_timeline_is_pale_until_the_first_token(runs: dict[str, sl.Res
 # The live one
 
 
+@pytest.mark.alone
 def test_a_live_run_is_what_was_sent_and_keeps_its_folder(tmp_path: Path) -> None:
     work = sl.poisson(100, 8, seed=1, prompt_tokens=20, output_tokens=3)
     with StreamingServer() as server:
@@ -214,6 +215,7 @@ def test_a_live_run_is_what_was_sent_and_keeps_its_folder(tmp_path: Path) -> Non
         sl.bench(server.url, work, tmp_path / "kept", model="soup-1b")
 
 
+@pytest.mark.alone
 def test_it_works_where_an_event_loop_is_running_as_in_a_notebook() -> None:
     async def cell(url: str) -> sl.Result:
         return sl.bench(url, sl.closed_loop(2, 6, seed=1, prompt_tokens=5, output_tokens=3))

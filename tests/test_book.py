@@ -88,6 +88,14 @@ kernelspec: {name: python3, display_name: Python 3}
 """
 
 
+TOLD = r"""Building the book of \S+; pages that are run:
+  chapters/index \d+ s
+Pages read: 1 \({pages}, 0 without cells\)
+Pages written: \d+, with \d+ other files \(\d+ MB\), to \S+
+Open the book: file://\S+/index\.html
+"""
+
+
 def _small_book(repo: Path, folder: Path, body: str) -> Path:
     """A book of one page with the real configuration."""
     (folder / "chapters").mkdir(parents=True)
@@ -133,6 +141,7 @@ def test_the_build_fails_on_a_cell_that_fails(repo: Path, tmp_path: Path) -> Non
     build = _build(repo, _small_book(repo, tmp_path / "small", _cell("raise RuntimeError('burnt')")))
     assert build.returncode != 0
     assert "RuntimeError: burnt" in re.sub(r"\x1b\[[0-9;]*m", "", build.stdout + build.stderr)
+    assert "chapters/index failed" in build.stdout
     assert "Open the book" not in build.stdout
 
 
@@ -156,6 +165,10 @@ def test_cells_run_again_when_the_library_changes(repo: Path, tmp_path: Path) ->
         build = _build(repo, source)
         assert build.returncode == 0, build.stdout + build.stderr
         assert runs.read_text() == expected, f"after building with library {hashed!r}"
+    assert re.fullmatch(TOLD.format(pages="1 run, 0 as they were run before"), build.stdout), build.stdout
+    build = _build(repo, source)
+    assert runs.read_text() == "xx"
+    assert "Pages read: 1 (0 run, 1 as they were run before, 0 without cells)\n" in build.stdout
 
 
 def test_the_hash_sees_every_file_of_the_library(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def words(python: Path, folder: Path) -> list[str]:
     return ["bench", "llamacpp", "--python", str(python), *load, "--out", str(folder)]
 
 
+@pytest.mark.alone
 def test_the_command_measures_calibrates_and_predicts(recording, capsys):
     found = read_llamacpp(recording)
     assert list(found.others) == ["calibration-static-1", "static-1", "calibration-continuous-1", "continuous-1"]
@@ -215,6 +216,7 @@ def test_the_command_measures_calibrates_and_predicts(recording, capsys):
     assert "is shown as it is" in capsys.readouterr().err
 
 
+@pytest.mark.alone
 def test_the_command_goes_on_where_it_was_broken_off(recording, stand_in, tmp_path, capsys):
     folder = tmp_path / "out"
     shutil.copytree(recording, folder)
@@ -234,6 +236,7 @@ def test_the_command_goes_on_where_it_was_broken_off(recording, stand_in, tmp_pa
     assert "holds a run with other settings" in capsys.readouterr().err
 
 
+@pytest.mark.alone
 def test_an_interrupted_run_says_how_to_go_on(stand_in, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(load_test, "run_load_test", lambda *told, **more: False)
     assert main(words(stand_in, tmp_path / "out")) == 130
@@ -244,6 +247,7 @@ def test_an_interrupted_run_says_how_to_go_on(stand_in, tmp_path, capsys, monkey
     assert "it holds something else" in capsys.readouterr().err
 
 
+@pytest.mark.alone
 def test_a_request_that_fails_ends_the_measurement(stand_in, tmp_path, capsys):
     broken = script(tmp_path / "python", f'exec {sys.executable} {tmp_path / "stand_in.py"} "$@"')
     text = STAND_IN.replace('model="llama.cpp"', 'model="llama.cpp", faults=["500:every=2"]')
@@ -253,6 +257,7 @@ def test_a_request_that_fails_ends_the_measurement(stand_in, tmp_path, capsys):
     assert not (tmp_path / "out" / "others.json").exists()
 
 
+@pytest.mark.alone
 def test_a_recording_may_be_zipped(recording, tmp_path):
     file = Path(shutil.make_archive(str(tmp_path / "recording"), "zip", recording))
     assert str(read_llamacpp(file)) == str(read_llamacpp(recording))

@@ -62,6 +62,7 @@ def setup(server: StreamingServer, **more: Any) -> Setup:
     return Setup(server.url, "chat", "soup-1b", seed=1, **{**patience, **more})
 
 
+@pytest.mark.alone
 def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     limits = [1 + k for k in range(len(FAULTS))] * 2
     with StreamingServer(faults=chosen) as server:
@@ -109,6 +110,7 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
         sl.read_run(tmp_path)
 
 
+@pytest.mark.alone
 def test_a_servers_own_reasons_to_finish_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from servinglab.cli.main import main
 
@@ -126,6 +128,7 @@ def test_reasons_to_finish_are_a_list_of_words() -> None:
             Setup("http://127.0.0.1:9", "chat", "m", seed=1, finish_reasons=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.alone
 def test_the_load_goes_straight_to_the_server_without_cookies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -138,6 +141,7 @@ def test_the_load_goes_straight_to_the_server_without_cookies(tmp_path: Path, mo
     assert {record.outcome for record in read_records(tmp_path / "requests.jsonl")} == {"finished"}
 
 
+@pytest.mark.alone
 def test_nobody_is_there(tmp_path: Path) -> None:
     with StreamingServer() as server:
         gone = setup(server)
@@ -152,6 +156,7 @@ def test_nobody_is_there(tmp_path: Path) -> None:
     assert (summary.by_status["REFUSED"], summary.e2e_s.p50) == (3, math.inf)
 
 
+@pytest.mark.alone
 def test_a_closed_loop_never_has_more_under_way_than_clients(tmp_path: Path) -> None:
     stages = [
         Stage(sl.closed_loop(3, 14, seed=1, prompt_tokens=20, output_tokens=3), 3.0),
@@ -177,6 +182,7 @@ def test_a_closed_loop_never_has_more_under_way_than_clients(tmp_path: Path) -> 
     assert sl.read_run(again).summary().to_dict() == result.summary().to_dict()
 
 
+@pytest.mark.alone
 def test_what_the_server_says_of_itself_is_in_the_report(tmp_path: Path) -> None:
     with StreamingServer() as server:
         assert run_load_test(tmp_path, setup(server), [orders(3, 3)], workers=1, about={"precision": "bf16"})
@@ -344,6 +350,7 @@ def test_a_sampler_that_dies_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 COMMAND = [sys.executable, "-m", "servinglab", "bench", "http"]
 
 
+@pytest.mark.alone
 def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with StreamingServer(gap_s=0.01) as server:
@@ -402,6 +409,7 @@ def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) ->
     assert main(["bench", "http", "--resume", str(folder)]) == 2  # nothing is left
 
 
+@pytest.mark.alone
 def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from servinglab.cli.main import main
 

@@ -133,14 +133,41 @@ def test_an_interrupted_installation_leaves_no_stamp(bootstrap, monkeypatch):
     assert not bootstrap.STAMP.exists()
 
 
-def test_a_failing_check_fails_the_test_command_and_the_others_still_run(bootstrap, monkeypatch, capsys):
-    ran = []
+@pytest.fixture
+def ran(bootstrap, monkeypatch) -> list[tuple[str, ...]]:
+    """What would have been run, each with success but for the types."""
+    commands: list[tuple[str, ...]] = []
     monkeypatch.setattr(bootstrap, "ensure_environment", lambda: None)
-    monkeypatch.setattr(bootstrap, "in_environment", lambda *words: ran.append(words) or "mypy" in words)
+    monkeypatch.setattr(bootstrap, "in_environment", lambda *words: commands.append(words) or "mypy" in words)
+    return commands
+
+
+def test_a_failing_check_fails_the_test_command_and_the_others_still_run(bootstrap, ran, capsys):
     assert bootstrap.main(["test", "-k", "theory"]) == 1
-    assert ran[-1] == ("-m", "pytest", "-k", "theory")
-    assert len(ran) == 4
-    assert "Failed: types" in capsys.readouterr().err
+    assert ran[-1] == ("-m", "pytest", *bootstrap.WORKERS, "-k", "theory")
+    assert [words[1] for words in ran] == ["ruff", "ruff", "mypy", bootstrap.LAYERS, "pytest"]
+    assert capsys.readouterr().err == "Failed: types\n"
+
+
+def test_the_quick_check_leaves_out_nothing_but_slow_tests(bootstrap, ran):
+    bootstrap.main(["test"])
+    bootstrap.main(["check"])
+    whole, quick = ran[:5], ran[5:]
+    assert quick == [*whole[:-1], (*whole[-1], "-m", "not slow")]
+
+
+def test_the_layers_are_checked(bootstrap, tmp_path):
+    """On a library of two rooms, the lower of which imports from the upper."""
+    for room, imports in (("upper", ""), ("lower", "import house.upper")):
+        (tmp_path / "house" / room).mkdir(parents=True)
+        (tmp_path / "house" / room / "__init__.py").write_text(imports)
+    (tmp_path / "house" / "__init__.py").write_text("")
+    contract = '{ name = "House", type = "layers", containers = ["house"], layers = ["upper", "lower"] }'
+    (tmp_path / "pyproject.toml").write_text(f'[tool.importlinter]\nroot_package = "house"\ncontracts = [{contract}]\n')
+    command = [sys.executable, "-c", bootstrap.LAYERS, "--no-cache"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "House BROKEN" in done.stdout
 
 
 def test_make_has_a_target_for_each_command_and_help_names_them(bootstrap):
@@ -269,9 +296,20 @@ def test_the_map_in_the_readme_is_that_of_the_folders():
     assert visible <= known, f"the README's map leaves out {sorted(visible - known)}"
 
 
-def test_the_readme_links_to_files_that_exist():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    targets = [target for target in re.findall(r"\]\(([^)#]+)", readme) if "://" not in target]
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_a_page_of_the_repository_links_to_files_that_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)", text)
     assert targets
     for target in targets:
-        assert (ROOT / target).exists(), target
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+def test_the_readme_is_two_screens():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_the_changelog_knows_the_version():
+    import servinglab
+
+    assert servinglab.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

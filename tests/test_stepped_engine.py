@@ -205,6 +205,7 @@ def test_a_real_engine_forms_every_step_by_the_rules_and_gives_every_token(tiny_
     assert serve_stepped(work, engine).steps().charged.tolist() != [] and engine.step().gave == {}
 
 
+@pytest.mark.alone
 def test_the_command_calibrates_predicts_and_writes_runs_that_can_be_read(tiny_model, tmp_path, capsys):
     words = ["bench", "openvino", str(tiny_model), "--n", "8", "--repeats", "1", "--longest-prompt", "64"]
     assert main([*words, "--max-num-seqs", "3", "--out", str(tmp_path / "out")]) == 0

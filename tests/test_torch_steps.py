@@ -323,6 +323,7 @@ def test_the_layers_compute_what_a_transformer_computes(torch, row, decode):
     torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.alone
 def test_steps_are_timed_into_a_file_that_an_interruption_leaves_whole(torch, tmp_path):
     file = tmp_path / "steps.jsonl"
 
@@ -356,18 +357,21 @@ def test_steps_are_timed_into_a_file_that_an_interruption_leaves_whole(torch, tm
     assert sorted(set(columns["prefill_tokens"].tolist())) == [0, 4, 16]
 
 
+@pytest.mark.alone
 def test_a_mixture_of_experts_is_timed(torch, tmp_path):
     steps = time_steps(tmp_path / "moe.jsonl", MOE, device="cpu", plan=PLAN)
     assert not steps.missing
     assert np.isfinite(steps.steps()["seconds"]).all()
 
 
+@pytest.mark.alone
 def test_time_that_is_over_leaves_points_for_later(torch, tmp_path):
     steps = time_steps(tmp_path / "steps.jsonl", TINY, device="cpu", plan=replace(PLAN, limit_s=1e-9))
     assert len(steps.missing) == len(PLAN.points())
     assert passes(steps) == 1
 
 
+@pytest.mark.alone
 def test_the_command_times_resumes_and_shows(torch, tmp_path, capsys):
     folder, file = tmp_path / "tiny", tmp_path / "steps.jsonl"
     folder.mkdir()

@@ -251,6 +251,7 @@ def test_a_server_that_ends_or_never_answers_is_told_with_its_log(tmp_path):
         assert server._process.poll() is not None
 
 
+@pytest.mark.alone
 def test_the_share_of_others_counts_neither_us_nor_our_children():
     before = machine.cpu_clock()
     if before is None:

@@ -20,12 +20,16 @@ LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
 SUPPORTED = ((3, 13), (3, 12), (3, 11))  # the order in which to look for one
 LOCKED = ("dev", "bench")  # the extras that every environment has
+# a test worker for each core; each takes whole files, in the order that conftest.py sets
+WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
+LAYERS = "from importlinter.cli import lint_imports_command as lint; lint()"
 ENGINES = "openvino"  # the extra that `make engines` adds
 WINDOWS = os.name == "nt"
 
 HELP = """\
 make book        build the book from clean and print the file to open
-make test        lint, types, and every test: library, notebooks, book, graders
+make check       lint, types, layers and the fast tests: two minutes, for while you work
+make test        lint, types, layers and every test: library, notebooks, book, graders
 make exercises   write solutions/ and exercises/ again from their text sources
 make grade       grade the folder submitted/ (ARGS="--help" says more)
 make format      format the code as `make test` asks for it
@@ -213,19 +217,25 @@ def book(args):
     return in_environment("tools/build_book.py", *args)
 
 
+def check(args):
+    """Run what takes no more than two minutes."""
+    return test(["-m", "not slow", *args])
+
+
 def test(args):
     """Run every check, also after one has failed; the tests come last and take the arguments."""
     ensure_environment()
     checks = {
-        "lint": ["ruff", "check", "."],
-        "format": ["ruff", "format", "--check", "."],
-        "types": ["mypy"],
-        "tests": ["pytest", *args],
+        "lint": ["-m", "ruff", "check", "."],
+        "format": ["-m", "ruff", "format", "--check", "."],
+        "types": ["-m", "mypy"],
+        "layers": ["-c", LAYERS, "--no-cache"],
+        "tests": ["-m", "pytest", *WORKERS, *args],
     }
     failed = []
     for name, command in checks.items():
-        print("== {}: {}".format(name, " ".join(command)), flush=True)
-        if in_environment("-m", *command):
+        print("== {}".format(name), flush=True)
+        if in_environment(*command):
             failed.append(name)
     if failed:
         print("Failed: {}".format(", ".join(failed)), file=sys.stderr)
@@ -274,6 +284,7 @@ def clean(args):
 
 COMMANDS = {
     "book": book,
+    "check": check,
     "test": test,
     "exercises": exercises,
     "grade": grade,
