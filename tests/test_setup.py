@@ -306,7 +306,7 @@ def test_a_page_of_the_repository_links_to_files_that_exist(page):
 
 
 def test_the_readme_is_two_screens():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130  # of 65 lines each
 
 
 def test_the_changelog_knows_the_version():
