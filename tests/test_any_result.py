@@ -171,6 +171,7 @@ def test_every_public_metric_and_figure_is_tried_or_excepted() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_any_result_goes_through_every_metric_and_figure(kind: str, runs: dict[str, sl.Result]) -> None:
     run = runs[kind]
     assert run.finished.any()

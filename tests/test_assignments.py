@@ -81,6 +81,7 @@ def test_there_are_enough_wrong_and_right_answers_and_the_right_ones_keep_everyt
             assert cell.passed, f"{right.__name__}: {cell.grade_id}\n{cell.message}"
 
 
+@pytest.mark.slow
 def test_every_check_of_an_assignment_is_tried_by_wrong_answers():
     for name in ASSIGNMENTS:
         tried = {
@@ -94,6 +95,7 @@ def test_every_check_of_an_assignment_is_tried_by_wrong_answers():
         assert tried == {grade_id(cell) for cell in solution(name).cells if is_check(cell)}
 
 
+@pytest.mark.slow
 def test_hidden_hints_quote_no_line_and_no_number_of_their_test():
     """Every message a wrong answer gets from hidden lines, against the text of those lines."""
     for path in GRADERS:
@@ -156,6 +158,7 @@ def test_a_release_holds_no_hidden_line_no_answer_and_no_marker(name):
 
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
+@pytest.mark.slow
 def test_a_release_fails_in_exactly_its_check_cells(name, tmp_path):
     """In an ordinary Jupyter kernel, as a learner sees it."""
     notebook = release(name)
@@ -179,6 +182,7 @@ def test_a_release_fails_in_exactly_its_check_cells(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
+@pytest.mark.slow
 def test_the_solution_gets_full_marks_in_half_of_the_time(name, bwrap):
     limits = Limits()
     half = Limits(cell_s=limits.cell_s / 2, check_s=limits.check_s / 2)

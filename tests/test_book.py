@@ -137,6 +137,7 @@ How many at {fresh}`batch`?
 """
 
 
+@pytest.mark.slow
 def test_the_build_fails_on_a_cell_that_fails(repo: Path, tmp_path: Path) -> None:
     build = _build(repo, _small_book(repo, tmp_path / "small", _cell("raise RuntimeError('burnt')")))
     assert build.returncode != 0
@@ -145,6 +146,7 @@ def test_the_build_fails_on_a_cell_that_fails(repo: Path, tmp_path: Path) -> Non
     assert "Open the book" not in build.stdout
 
 
+@pytest.mark.slow
 def test_the_build_fails_on_dead_links_and_on_quizzes_that_do_not_fit(repo: Path, tmp_path: Path) -> None:
     build = _build(repo, _small_book(repo, tmp_path / "small", WRONG_LINKS_AND_QUIZZES))
     assert build.returncode != 0
@@ -154,6 +156,7 @@ def test_the_build_fails_on_dead_links_and_on_quizzes_that_do_not_fit(repo: Path
     assert "quiz ch01: the page asks ['pot-rate']" in said
 
 
+@pytest.mark.slow
 def test_cells_run_again_when_the_library_changes(repo: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     source = _small_book(
@@ -184,6 +187,7 @@ def test_the_hash_sees_every_file_of_the_library(tmp_path: Path) -> None:
     assert len({first, second, library_hash(tmp_path)}) == 3
 
 
+@pytest.mark.slow
 def test_translators_get_questions_and_alternative_texts(repo: Path, tmp_path: Path) -> None:
     figure = """
 ```{code-cell} ipython3

@@ -112,6 +112,7 @@ def test_the_explorer_shows_the_laws_numbers() -> None:
     assert explorers.promise_view(20, 1.8, 1000).state == "bad"
 
 
+@pytest.mark.slow
 def test_the_explorer_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVINGLAB_BOOK", "1")
     assert len(explorers.explore_promise()._repr_html_()) < 200_000

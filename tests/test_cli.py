@@ -1137,6 +1137,7 @@ def test_no_progress_where_nobody_asked(run, monkeypatch):
     assert run(*ORDERS)[2] == ""
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_drama():
     for words in (ORDERS, ["simulate", "--help"]):
         command = subprocess.Popen(

@@ -119,6 +119,7 @@ def test_taking_what_is_there_meets_the_slo() -> None:
     ],
     ids=["15, one pot", "17, one pot", "16, endless", "up to 32"],
 )
+@pytest.mark.slow
 def test_the_simulated_long_run_agrees(
     scheduler: sl.StaticBatching | sl.ContinuousBatching, pots: int | None, law: theory.QueueLaw
 ) -> None:

@@ -97,6 +97,7 @@ def assert_same(fast: sl.Result, plain: sl.Result) -> None:
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), workloads(), schedulers(), POTS)
+@pytest.mark.slow
 def test_the_fast_engine_equals_the_readable_one(data, workload, scheduler, pots):
     scaled = bool((workload.service_scale != 1).any())
     step_time = data.draw(roofs(kv=not scaled))
@@ -172,12 +173,14 @@ def short_pieces():
 
 @settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck))
 @given(token_runs(all_rules=False), roofs(kv=True))
+@pytest.mark.slow
 def test_the_fast_engine_counts_tokens_and_blocks_as_the_readable_one(run, step_time):
     check_tokens(run, step_time)
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(token_runs(all_rules=True), roofs(kv=True))
+@pytest.mark.slow
 def test_it_follows_all_other_rules_as_the_readable_one_does(run, step_time):
     check_tokens(run, step_time)
 
@@ -185,6 +188,7 @@ def test_it_follows_all_other_rules_as_the_readable_one_does(run, step_time):
 @pytest.mark.filterwarnings("ignore:simulated step by step")
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(token_runs(all_rules=True), roofs(kv=True), st.sampled_from([2, 1 << 16]))
+@pytest.mark.slow
 def test_a_step_time_of_your_own_is_asked_at_the_same_steps(run, step_time, log_rows):
     def steps_of_its_own(requests, prefill_tokens, kv_tokens):
         return step_time(requests, prefill_tokens, kv_tokens) + 1e-3 * (kv_tokens % 7)
@@ -218,6 +222,7 @@ def test_longer_runs_with_real_lengths_agree_too(scheduler, pots, per_kv):
 
 @settings(max_examples=300, deadline=None)
 @given(workloads(), schedulers(), POTS)
+@pytest.mark.slow
 def test_nothing_is_lost(workload, scheduler, pots):
     result = sl.simulate(workload, scheduler, sl.AffineStep(0.25, 0.125, 0.01), pots)
     done = result.finished
@@ -323,6 +328,7 @@ def test_buckets_by_length_waste_less_padding():
 
 @settings(max_examples=100, deadline=None)
 @given(workloads(), st.integers(1, 6), st.sampled_from([0.0, 0.5, 3.3]), st.booleans(), POTS)
+@pytest.mark.slow
 def test_one_bucket_for_all_is_dynamic_batching(work, size, window_s, streaming, pots):
     step = sl.AffineStep(0.25, 0.125, 0.01)
     bucketed = sl.reference(work, sl.LengthBucketedBatching(size, window_s, streaming, edges=[30]), step, pots)

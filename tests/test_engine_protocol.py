@@ -207,6 +207,7 @@ def assert_same(engine, loop, told):
 @pytest.mark.parametrize("kind", ENGINES)
 @OFTEN
 @given(data=st.data())
+@pytest.mark.slow
 def test_slices_of_time_and_guests_one_by_one_change_nothing(kind, data):
     _rules, compiled, readable, scaled = data.draw(ENGINES[kind])
     came = data.draw(requests(scaled))
@@ -229,6 +230,7 @@ def test_slices_of_time_and_guests_one_by_one_change_nothing(kind, data):
 @pytest.mark.parametrize("kind", ENGINES)
 @OFTEN
 @given(data=st.data())
+@pytest.mark.slow
 def test_a_workload_served_in_slices_is_simulate_s(kind, data):
     """The same rows of the log, too: who only looks leaves no trace."""
     _rules, compiled, _readable, scaled = data.draw(ENGINES[kind])
@@ -261,6 +263,7 @@ def test_a_workload_served_in_slices_is_simulate_s(kind, data):
 @pytest.mark.parametrize("kind", ENGINES)
 @OFTEN
 @given(data=st.data())
+@pytest.mark.slow
 def test_changes_and_who_gives_up_count_alike(kind, data):
     rules, compiled, readable, scaled = data.draw(ENGINES[kind])
     came = data.draw(requests(scaled))
@@ -392,6 +395,7 @@ def test_fewer_seats_put_nobody_out_and_a_shorter_window_counts_from_the_arrival
 # ---- the cache of what was compiled ----
 
 
+@pytest.mark.slow
 def test_a_changed_helper_is_compiled_again(tmp_path):
     """numba's cache alone would go on using the kernel that was compiled with the old one."""
     package = Path(sl.__file__).parent

@@ -52,6 +52,7 @@ def test_what_a_slider_does_not_change_is_stored_once() -> None:
 
 
 @pytest.mark.usefixtures("in_book")
+@pytest.mark.slow
 def test_the_default_explorer_is_small() -> None:
     assert len(explorers.explore_batch()._repr_html_()) < 100_000
 
@@ -148,5 +149,6 @@ def test_the_load_explorer_keeps_to_the_closed_loop_s_laws() -> None:
 
 
 @pytest.mark.usefixtures("in_book")
+@pytest.mark.slow
 def test_the_load_explorer_is_small() -> None:
     assert len(explorers.explore_load()._repr_html_()) < 50_000

@@ -105,6 +105,7 @@ def test_a_bad_log_and_an_empty_file_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(("lengths", "limit"), [("seen", 0.05), ("all", 0.015)])
+@pytest.mark.slow
 def test_a_made_up_run_is_predicted_from_its_first_requests(lengths, limit):
     """Knowing the lengths of those who come later, the step time comes out better."""
     run = made_up_run(300, seed=4)
@@ -162,6 +163,7 @@ def test_carrying_there_and_back_changes_nothing_and_goes_by_the_devices():
     assert carry(there, "rtx-pro-6000", "rtx-4090") == pytest.approx(start)
 
 
+@pytest.mark.slow
 def test_a_hidden_cap_is_found():
     step = sl.AffineStep(0.018, 2e-4, 7e-5)
     points = [
@@ -191,12 +193,14 @@ def of(rows, part, subject=""):
     return {(r.subject, r.figure): r for r in rows if r.part == part and subject in r.subject}
 
 
+@pytest.mark.slow
 def test_a_real_schedulers_steps_come_out_equal(budget):
     (row,) = of(budget, "traces").values()
     assert row.error == 0, row.note
 
 
 @pytest.mark.parametrize("run", ["RTX4090_Llama-3.1-8B", "RTXPRO6000_Llama-3.1-8B"])
+@pytest.mark.slow
 def test_real_runs_are_predicted_from_the_times_of_their_first_hundred_requests(budget, run):
     """Means and throughputs within 3 %, P99 within 6 %, as 300 recorded arrivals and lengths are served again."""
     rows = {key: row for key, row in of(budget, "runs", run).items() if key[0] == run}

@@ -140,6 +140,7 @@ def cell(notebook, name):
 # ---- one notebook ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_failed_check_says_case_answer_expectation_cause_and_place(released, official, bwrap):
     report = grade_one(
         answered(released, double="def double(x):\n    print('noise')\n    return x * x"), source=official, limits=QUICK
@@ -160,6 +161,7 @@ def test_a_failed_check_says_case_answer_expectation_cause_and_place(released, o
     assert report.problems == ()
 
 
+@pytest.mark.slow
 def test_a_failed_hidden_check_keeps_its_secrets(released, official, bwrap):
     spy = "def double(x):\n    if x == 3:\n        return 6\n    raise ValueError(f'the input was {x}')"
     report = grade_one(answered(released, double=spy), source=official, limits=QUICK)
@@ -224,6 +226,7 @@ def memory_has_the_remark(pid="self"):
 """
 
 
+@pytest.mark.slow
 def test_a_submission_finds_no_hidden_test_anywhere(course, released, official, bwrap, tmp_path):
     """It searches files, other processes, its own memory (also while a hidden check calls it) and IPython's history."""
     (tmp_path / "data.txt").write_text("an input that came along")
@@ -291,6 +294,7 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.slow
 def test_a_trick_wins_no_point_and_costs_only_its_own(trick, released, official, bwrap):
     """Every trick stands in for a wrong answer to `double`; `total` is right throughout."""
     report = grade_one(answered(released, double=TRICKS[trick]), source=official, limits=QUICK)
@@ -337,6 +341,7 @@ def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released,
     assert report.score == 2
 
 
+@pytest.mark.slow
 def test_a_loop_a_crash_and_a_broken_helper_cost_what_they_touch(released, official, bwrap, tmp_path):
     (tmp_path / "helper.py").write_text("def broken(:\n")
     report = grade_one(
@@ -356,6 +361,7 @@ def test_a_loop_a_crash_and_a_broken_helper_cost_what_they_touch(released, offic
     assert any("was left out" in problem and "ended" in problem for problem in report.problems)
 
 
+@pytest.mark.slow
 def test_a_function_that_never_answers_leaves_time_for_the_other_tasks(repo, bwrap):
     """Six checks ask it; after two without an answer in time the rest aren't tried."""
     official = read_notebook(repo / "solutions" / "01_one_pot" / "01_one_pot.ipynb")
@@ -369,6 +375,7 @@ def test_a_function_that_never_answers_leaves_time_for_the_other_tasks(repo, bwr
     assert report.score == report.max_score - 6
 
 
+@pytest.mark.slow
 def test_a_notebook_that_never_gives_up_is_given_up(released, official):
     killer = answered(released, before="import os\nos._exit(1)", after="import os\nos._exit(1)")
     for number in range(4):
@@ -379,6 +386,7 @@ def test_a_notebook_that_never_gives_up_is_given_up(released, official):
     assert any("ended the run" in problem for problem in report.problems)
 
 
+@pytest.mark.slow
 def test_a_missing_answer_is_named(released, official):
     notebook = answered(released)
     notebook.cells = [one for one in notebook.cells if grade_id(one) != "double"]
@@ -388,6 +396,7 @@ def test_a_missing_answer_is_named(released, official):
     assert report.cells[1].passed
 
 
+@pytest.mark.slow
 def test_numpy_answers_are_accepted(released, official):
     report = grade_one(
         answered(
@@ -428,6 +437,7 @@ os._exit(0)
     ],
     ids=["html", "image", "list", "error", "text"],
 )
+@pytest.mark.slow
 def test_outputs_forged_past_the_workers_filters_are_dropped(released, official, output):
     forged = answered(released, after=LIAR.replace("OUTPUT", repr(output)))
     report = grade_one(forged, source=official, isolate=False, limits=QUICK)
@@ -436,6 +446,7 @@ def test_outputs_forged_past_the_workers_filters_are_dropped(released, official,
     assert all(problem.isprintable() for problem in report.problems)
 
 
+@pytest.mark.slow
 def test_one_odd_character_stops_nobody(course, released, tmp_path, bwrap):
     """Text that can't be written as UTF-8, colours and line breaks, in code, in messages and in a file's name."""
     odd = "raise ValueError('a lone half: ' + chr(0xD800) + chr(27) + '[31m' + chr(10) + 'zoe  mini  2 of 2')"
@@ -484,6 +495,7 @@ def test_a_deleted_check_is_put_back_in_its_place(released, official):
     assert problems == [f"cell {name} was missing: it is put back" for name in ("setup", "double-basic")]
 
 
+@pytest.mark.slow
 def test_of_a_copied_cell_the_last_one_counts(released, official):
     notebook = answered(released)
     for name in ("double", "double-basic"):
@@ -500,6 +512,7 @@ def test_of_a_copied_cell_the_last_one_counts(released, official):
     assert points(report) == {"double-basic": 0, "total-basic": 1}
 
 
+@pytest.mark.slow
 def test_cells_that_claim_points_of_their_own_get_none(released, official):
     notebook = answered(released)
     own = nbformat.v4.new_code_cell("1", id="own")
@@ -510,6 +523,7 @@ def test_cells_that_claim_points_of_their_own_get_none(released, official):
     assert "cell bonus is not part of this assignment: it is run but not graded" in report.problems
 
 
+@pytest.mark.slow
 def test_an_answer_turned_into_text_is_read_as_code(released, official):
     notebook = answered(released)
     number = notebook.cells.index(cell(notebook, "double"))
@@ -545,6 +559,7 @@ def test_a_file_that_is_no_notebook_is_named_with_its_cause(tmp_path, data, comp
 # ---- the learner -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_check_says_what_passes_and_how_many_hidden_checks_remain(course, released, tmp_path, capsys):
     path = tmp_path / "mini.ipynb"
     nbformat.write(answered(released), path)
@@ -560,6 +575,7 @@ def test_check_says_what_passes_and_how_many_hidden_checks_remain(course, releas
     assert "0 of 2 points" in said
 
 
+@pytest.mark.slow
 def test_check_counts_no_edited_check(released, tmp_path, capsys):
     notebook = answered(released, double="def double(x):\n    return 0")
     cell(notebook, "double-basic").source = "pass"
@@ -650,6 +666,7 @@ def graded(course, released, tmp_path_factory, request):
     return {one.student: one for one in results}, out, lines
 
 
+@pytest.mark.slow
 def test_every_submission_is_graded_or_named(graded):
     results, _, lines = graded
     assert {name: (one.score, one.outcome) for name, one in results.items()} == {
@@ -689,6 +706,7 @@ def test_every_submission_is_graded_or_named(graded):
         ("zz_right", "the name 'zz right' is entered as zz_right"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_submission_is_reported_by_name_with_its_cause(graded, student, problem):
     results, out, lines = graded
     assert any(problem in text for text in results[student].problems)
@@ -697,6 +715,7 @@ def test_a_bad_submission_is_reported_by_name_with_its_cause(graded, student, pr
     assert problem in next(row["problems"] for row in rows if row["student"] == student)
 
 
+@pytest.mark.slow
 def test_the_gradebook_of_nbgrader_holds_the_same_points(graded):
     from nbgrader.api import Gradebook
 
@@ -709,6 +728,7 @@ def test_the_gradebook_of_nbgrader_holds_the_same_points(graded):
     assert kept == {name: (one.score, 2, False) for name, one in results.items()}
 
 
+@pytest.mark.slow
 def test_the_tables_hold_a_row_for_each(graded):
     results, out, _ = graded
     rows = table(out / "grades.csv")
@@ -718,6 +738,7 @@ def test_the_tables_hold_a_row_for_each(graded):
     assert rows["bbb-json"]["total-basic"] == "0"
 
 
+@pytest.mark.slow
 def test_feedback_shows_the_hint_and_no_hidden_test(graded):
     _, out, _ = graded
     pages = sorted((out / "feedback").rglob("*.*"))
@@ -752,6 +773,7 @@ class Scripts(HTMLParser):
             self.found.append(data)
 
 
+@pytest.mark.slow
 def test_feedback_runs_no_script_of_a_submission(graded):
     _, out, _ = graded
     for student in ("scripted", "markup"):
@@ -763,12 +785,14 @@ def test_feedback_runs_no_script_of_a_submission(graded):
         assert re.search(r"<h1[^>]*>Mini", page)
 
 
+@pytest.mark.slow
 def test_feedback_of_a_loud_submission_is_small(graded):
     _, out, _ = graded
     quiet = (out / "feedback" / "zz_right" / "mini" / "mini.html").stat().st_size
     assert (out / "feedback" / "loud" / "mini" / "mini.html").stat().st_size < quiet + 300_000
 
 
+@pytest.mark.slow
 def test_grading_again_changes_nothing(graded, course, released, tmp_path):
     """Into the same gradebook: a second run replaces the first one's grades."""
     _, out, _ = graded
@@ -777,6 +801,7 @@ def test_grading_again_changes_nothing(graded, course, released, tmp_path):
     assert [one.score for one in again] == [2]
 
 
+@pytest.mark.slow
 def test_a_flat_folder_is_read_and_brings_no_neighbours_along(course, released, tmp_path, bwrap):
     nbformat.write(answered(released, after="import os\nprint(os.listdir('.'))"), tmp_path / "ada.ipynb")
     (tmp_path / "bob.ipynb").write_text("not a notebook")
@@ -790,6 +815,7 @@ def test_a_flat_folder_is_read_and_brings_no_neighbours_along(course, released, 
     assert "notes.txt" not in (out / "feedback" / "ada" / "mini" / "mini.html").read_text()
 
 
+@pytest.mark.slow
 def test_one_grade_for_one_student_whatever_the_names(course, released, tmp_path, bwrap):
     """Two names that the gradebook can't tell apart are two students; a second file of one student doesn't count."""
     wrong = answered(released, double="def double(x):\n    return x")
@@ -810,6 +836,7 @@ def test_one_grade_for_one_student_whatever_the_names(course, released, tmp_path
     assert [(row["student"], row["score"]) for row in rows] == [("Ada_L.", "2"), ("Ada_L._2", "1")]
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_the_results_so_far(course, released, tmp_path, bwrap, monkeypatch, capsys):
     import servinglab.grading.gradebook as gradebook
 
@@ -850,6 +877,7 @@ def test_what_cannot_be_graded_at_all_is_one_line(course, tmp_path, case):
         grade_folder(folder, tmp_path / "out", course, assignment="maxi" if case == "unknown assignment" else "")
 
 
+@pytest.mark.slow
 def test_without_bubblewrap_a_teacher_must_say_unsafe(course, released, tmp_path, monkeypatch, capsys):
     from servinglab.grading.sandbox import isolation_problem
 
@@ -892,6 +920,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("case", LINKS)
+@pytest.mark.slow
 def test_a_link_is_no_submission_and_is_named(case, course, released, tmp_path, bwrap):
     """Whatever it leads to, somebody else's work or the solution, it scores nothing and shows nothing."""
     hand_in(tmp_path / "in", "ada", answered(released))
@@ -908,6 +937,7 @@ def test_a_link_is_no_submission_and_is_named(case, course, released, tmp_path, 
     assert not list((tmp_path / "out" / "feedback" / "eve").rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_who_also_handed_in_a_notebook_of_their_own_is_graded(course, released, tmp_path, bwrap):
     """And the link, or the empty folder, beside it is named."""
     hand_in(tmp_path, "ada", answered(released))
@@ -929,6 +959,7 @@ def test_who_also_handed_in_a_notebook_of_their_own_is_graded(course, released, 
     assert any("mini.ipynb is a link" in problem for problem in results[3].problems)
 
 
+@pytest.mark.slow
 def test_links_beside_a_notebook_are_left_out_at_every_depth(course, released, tmp_path, bwrap):
     (tmp_path / "secret.txt").write_text("everybody's grades")
     look = "import os\nprint('seen', sorted(os.path.join(f, n) for f, _, ns in os.walk('.') for n in ns))"
@@ -950,6 +981,7 @@ def test_links_beside_a_notebook_are_left_out_at_every_depth(course, released, t
     assert "seen ['./deep/own.txt', './twin.txt']" in html.unescape(page)
 
 
+@pytest.mark.slow
 def test_a_notebook_that_shares_its_bytes_with_another_is_noted(course, released, tmp_path, bwrap):
     path = hand_in(tmp_path, "ada", answered(released))
     os.link(path, tmp_path / "eve.ipynb")
@@ -959,6 +991,7 @@ def test_a_notebook_that_shares_its_bytes_with_another_is_noted(course, released
 
 @pytest.mark.parametrize("place", ["eve.ipynb", "eve/mini/mini.ipynb"])
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.slow
 def test_a_pipe_or_a_socket_in_place_of_a_notebook_stops_nobody(course, released, tmp_path, bwrap, place, kind):
     hand_in(tmp_path / "in", "zoe", answered(released))
     path = tmp_path / "in" / place
@@ -978,6 +1011,7 @@ ODD_NAMES = [b"l\xffnk", b"l\nzoe  mini  2 of 2", b"l\x1b[31mnk", b"=cmd()", "l\
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.slow
 def test_a_name_ends_no_batch_and_forges_no_line(course, released, tmp_path, bwrap, name, capsys):
     """As a student, as a linked student, as a folder, and as a file or a link beside a notebook."""
     hand_in(tmp_path / "in", "ada", answered(released))
@@ -1002,6 +1036,7 @@ def test_a_name_ends_no_batch_and_forges_no_line(course, released, tmp_path, bwr
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row.values())
 
 
+@pytest.mark.slow
 def test_an_unreadable_folder_costs_its_student_alone(course, released, tmp_path, bwrap, monkeypatch):
     """The superuser, who runs some test suites, may read everything: so the refusal is made here."""
     for student in ("ada", "bob", "cy", "dee"):
@@ -1040,6 +1075,7 @@ def test_two_assignments_in_a_students_folder_are_two_submissions(released, tmp_
     assert [(one.student, one.assignment) for one in found] == [("ada", "mini"), ("ada", "other")]
 
 
+@pytest.mark.slow
 def test_results_that_lie_among_the_submissions_are_none(course, released, tmp_path, bwrap):
     hand_in(tmp_path, "ada", answered(released))
     for _ in range(2):
@@ -1054,6 +1090,7 @@ def nbgrader(folder: Path, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
 
 
+@pytest.mark.slow
 def test_nbgrader_autograde_refuses_links_too(repo, course, released, tmp_path, bwrap):
     """It would copy what a link leads to, such as everybody's grades, and its feedback would show it."""
     root = tmp_path / "course"

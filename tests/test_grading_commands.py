@@ -59,6 +59,7 @@ def place(repo: Path, bwrap: str) -> Generator[Path]:
 
 
 @pytest.mark.parametrize("who", ["whoever runs the tests", "an ordinary user"])
+@pytest.mark.slow
 def test_one_submission_is_graded_with_the_systems_own_python(place: Path, tmp_path: Path, who: str) -> None:
     if who == "an ordinary user" and os.geteuid() != 0:
         pytest.skip("only root can become another user: whoever runs the tests is an ordinary one already")

@@ -198,6 +198,7 @@ def words(python: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_command_measures_calibrates_and_predicts(recording, capsys):
     found = read_llamacpp(recording)
     assert list(found.others) == ["calibration-static-1", "static-1", "calibration-continuous-1", "continuous-1"]
@@ -217,6 +218,7 @@ def test_the_command_measures_calibrates_and_predicts(recording, capsys):
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_command_goes_on_where_it_was_broken_off(recording, stand_in, tmp_path, capsys):
     folder = tmp_path / "out"
     shutil.copytree(recording, folder)
@@ -237,6 +239,7 @@ def test_the_command_goes_on_where_it_was_broken_off(recording, stand_in, tmp_pa
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on(stand_in, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(load_test, "run_load_test", lambda *told, **more: False)
     assert main(words(stand_in, tmp_path / "out")) == 130
@@ -248,6 +251,7 @@ def test_an_interrupted_run_says_how_to_go_on(stand_in, tmp_path, capsys, monkey
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_request_that_fails_ends_the_measurement(stand_in, tmp_path, capsys):
     broken = script(tmp_path / "python", f'exec {sys.executable} {tmp_path / "stand_in.py"} "$@"')
     text = STAND_IN.replace('model="llama.cpp"', 'model="llama.cpp", faults=["500:every=2"]')
@@ -258,6 +262,7 @@ def test_a_request_that_fails_ends_the_measurement(stand_in, tmp_path, capsys):
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_recording_may_be_zipped(recording, tmp_path):
     file = Path(shutil.make_archive(str(tmp_path / "recording"), "zip", recording))
     assert str(read_llamacpp(file)) == str(read_llamacpp(recording))

@@ -63,6 +63,7 @@ def setup(server: StreamingServer, **more: Any) -> Setup:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
     limits = [1 + k for k in range(len(FAULTS))] * 2
     with StreamingServer(faults=chosen) as server:
@@ -111,6 +112,7 @@ def test_every_fault_is_counted_under_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_servers_own_reasons_to_finish_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from servinglab.cli.main import main
 
@@ -157,6 +159,7 @@ def test_nobody_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_closed_loop_never_has_more_under_way_than_clients(tmp_path: Path) -> None:
     stages = [
         Stage(sl.closed_loop(3, 14, seed=1, prompt_tokens=20, output_tokens=3), 3.0),
@@ -351,6 +354,7 @@ COMMAND = [sys.executable, "-m", "servinglab", "bench", "http"]
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with StreamingServer(gap_s=0.01) as server:
@@ -410,6 +414,7 @@ def test_ctrl_c_keeps_what_there_is_and_resume_sends_the_rest(tmp_path: Path) ->
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_a_ramp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from servinglab.cli.main import main
 

@@ -64,6 +64,7 @@ def test_a_claim_is_a_condition_or_numbers(found: object, says: str, within: flo
         Page("x").claim("number", found, says, within=within)
 
 
+@pytest.mark.slow
 def test_what_a_page_stores_is_read_back(tmp_path: Path) -> None:
     cell = """
 ```{code-cell} ipython3

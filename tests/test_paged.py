@@ -81,6 +81,7 @@ def scenarios(draw):
 
 @settings(max_examples=600, deadline=None)
 @given(scenarios())
+@pytest.mark.slow
 def test_nothing_is_lost_and_nobody_is_stuck(scenario):
     rules, blocks, block_size, requests = scenario
     engine = PagedScheduler(rules, blocks, block_size)

@@ -133,6 +133,7 @@ with Sandbox(None, isolate=True, limits=Limits(), checks=0) as box:
 """
 
 
+@pytest.mark.slow
 def test_the_keys_of_the_graders_session_stay_with_the_grader(bwrap):
     machine = os.uname().machine
     if machine not in KEYCTL:
@@ -311,6 +312,7 @@ def test_files_come_along_but_no_notebook_no_link_and_no_neighbour(bwrap, tmp_pa
     assert not (mine / "mine.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_loop_is_stopped_by_its_cell_limit_and_the_rest_still_runs(either):
     reply = either.run("kept = 1")
     assert reply["error"] is None
@@ -430,6 +432,7 @@ def test_a_check_works_on_a_copy_of_the_notebook_as_it_was(either):
     assert said(either, "print(state)") == "['later']\n"
 
 
+@pytest.mark.slow
 def test_an_endless_call_costs_its_check_only(either):
     either.run(
         "def stuck():\n    while True:\n        try:\n            pass\n        except BaseException:\n            pass"
@@ -509,6 +512,7 @@ def test_a_message_names_the_class_of_an_answer_that_is_no_value(either):
     either.end_check(calls)
 
 
+@pytest.mark.slow
 def test_answers_are_plain_values_whatever_the_submission_sends(either):
     either.run(
         "import numpy as np\n"
@@ -643,6 +647,7 @@ def linked_environment(python: Path, folder: Path) -> Path:
     "layout", [through_links, linked_checkout, linked_environment, environment_of_an_environment, make_environment]
 )
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+@pytest.mark.slow
 def test_a_python_starts_inside_wherever_it_lies_and_whatever_leads_to_it(bwrap, layout, place):
     python = Path(os.path.realpath(sys.executable))
     with tempfile.TemporaryDirectory(dir=place, prefix="a place ") as folder:
@@ -650,6 +655,7 @@ def test_a_python_starts_inside_wherever_it_lies_and_whatever_leads_to_it(bwrap,
         assert inside(found, "import sys, ctypes, json; print('started', sys.prefix)").startswith("started")
 
 
+@pytest.mark.slow
 def test_an_environment_in_the_courses_own_folder_shows_no_solution(bwrap, tmp_path):
     found = make_environment(Path(os.path.realpath(sys.executable)), tmp_path)
     (tmp_path / "solutions").mkdir()
@@ -705,6 +711,7 @@ def test_without_bubblewrap_isolation_is_refused_with_its_reason(monkeypatch):
 
 
 @pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.slow
 def test_figures_and_displayed_values_are_kept(isolate, request):
     if isolate:
         request.getfixturevalue("bwrap")

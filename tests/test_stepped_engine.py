@@ -186,6 +186,7 @@ def tiny_model(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "models" / "tiny_ov"
 
 
+@pytest.mark.slow
 def test_a_real_engine_forms_every_step_by_the_rules_and_gives_every_token(tiny_model):
     from servinglab.measure.engines.openvino import OpenVinoEngine
 
@@ -206,6 +207,7 @@ def test_a_real_engine_forms_every_step_by_the_rules_and_gives_every_token(tiny_
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_the_command_calibrates_predicts_and_writes_runs_that_can_be_read(tiny_model, tmp_path, capsys):
     words = ["bench", "openvino", str(tiny_model), "--n", "8", "--repeats", "1", "--longest-prompt", "64"]
     assert main([*words, "--max-num-seqs", "3", "--out", str(tmp_path / "out")]) == 0
@@ -225,6 +227,7 @@ def test_the_command_calibrates_predicts_and_writes_runs_that_can_be_read(tiny_m
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_still_works_once_an_engine_is_gone(tiny_model):
     script = (
         "import signal, sys; from servinglab.measure.engines.openvino import OpenVinoEngine\n"

@@ -105,6 +105,7 @@ def test_batches_wait_as_in_ed1(size: int, rate: float, pots: int, precision: fl
 @pytest.mark.parametrize(
     ("size", "pots", "precision"), [(15, 1, 0.015), (17, 1, 0.005), (15, 2, 0.005), (16, None, 0.005)]
 )
+@pytest.mark.slow
 def test_guests_of_static_batching(size: int, pots: int | None, precision: float) -> None:
     orders = sl.poisson(rate_rps=20, n=2_400_000, seed=15)
     served = sl.simulate(orders, sl.StaticBatching(size), POT, pots=pots)

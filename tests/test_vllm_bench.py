@@ -174,6 +174,7 @@ def shipped() -> Any:
         return read_vllm_bench(file)
 
 
+@pytest.mark.slow
 def test_every_step_of_the_shipped_run_is_decided_by_our_rules(shipped):
     assert shipped.difference is None
     assert shipped.equal == shipped.steps > 1000
