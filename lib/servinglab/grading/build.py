@@ -1,13 +1,11 @@
 """From an assignment's text source to its solution notebook, and from there to its release.
 
-    python -m servinglab.grading.build [--check] [--root FOLDER] [NAME ...]
+    python -m servinglab.grading.build [--check] [--variant N] [--root FOLDER] [NAME ...]
 
-The source is `solutions/NAME.md`, a MyST text notebook. A code cell says what it is in one line: `:given: ID` (shown,
-locked), `:answer: ID` (the reader's, with its gap between `### BEGIN SOLUTION` and `### END SOLUTION`) or `:check: ID`
-(gives points; `:points: N` if not one). This module writes `solutions/NAME/NAME.ipynb` from it and lets nbgrader make
-`exercises/NAME/NAME.ipynb`. Both are the same bytes each time; `--check` writes nothing and fails where they aren't.
-
-What this module does not do: run any cell. The tests do.
+`sources` says what a source may hold. This module runs its solution and its checks, so that no assignment is written
+whose checks refuse the solution or whose ideas can't be told apart; a variant's dice are rolled until that is so. It
+writes `solutions/NAME/NAME.ipynb` and lets nbgrader make `exercises/NAME/NAME.ipynb`. Both are the same bytes each time
+and hold the number of their variant; `--check` writes nothing and fails where they aren't what the source gives.
 """
 
 from __future__ import annotations
@@ -24,10 +22,12 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
+from servinglab.grading.checks import hidden, strict
 from servinglab.grading.notebooks import (
     BEGIN_HIDDEN,
     END_HIDDEN,
@@ -38,6 +38,7 @@ from servinglab.grading.notebooks import (
     parts,
     read_notebook,
 )
+from servinglab.grading.sources import Source, SourceError, read_source
 
 MARKERS = (BEGIN_HIDDEN, END_HIDDEN, "### BEGIN SOLUTION", "### END SOLUTION")
 # a line that was meant as a marker, whatever its spelling
@@ -46,36 +47,53 @@ _LIKE_A_MARKER = re.compile(
 )
 
 
-class SourceError(Exception):
-    """An assignment's text that can't be released as it is; the text says what to change."""
+ATTEMPTS = 60  # at the dice of one variant, until its ideas differ in some visible case
 
 
-def build_solution(text: Path) -> NotebookNode:
-    """Make the solution notebook of one text source.
+def build_solution(text: Path, variant: int = 0) -> NotebookNode:
+    """Make the solution notebook of one text source, in one variant.
 
     Raises
     ------
     SourceError
-        For a misspelt or unpaired marker, a repeated id, a check that needs names that no answer gives, and the like.
+        For a misspelt or unpaired marker, a repeated id, a check that needs names that no answer gives, a check that
+        refuses the solution, a wrong idea that looks like another one in every visible case, and the like.
     """
-    import jupytext
+    return accepted(text, variant)[0]
 
-    name = text.stem
-    notebook = jupytext.read(text, fmt="md:myst")
+
+def accepted(text: Path, variant: int = 0) -> tuple[NotebookNode, Source]:
+    """The solution notebook, and the source as it was drawn for it."""
+    if variant < 0:
+        raise SourceError(f"variant must be 0 or more; got {variant}")
+    reason = ""
+    for attempt in range(ATTEMPTS if variant else 1):
+        source = read_source(text, variant, attempt)
+        notebook = _notebook(source, text.stem, variant)
+        _check_source(notebook, text.name)
+        nbformat.validate(notebook)
+        reason = _trial(notebook, source)
+        if not reason:
+            return notebook, source
+    tried = f" in variant {variant}, whatever its dice" if variant else ""
+    raise SourceError(f"{text.name}: {reason}{tried}")
+
+
+def _notebook(source: Source, name: str, variant: int) -> NotebookNode:
+    """The source's cells with nbgrader's metadata in place of the source's own."""
+    notebook = source.notebook
     for number, cell in enumerate(notebook.cells):
         own = dict(cell.metadata)
-        kinds = [kind for kind in ("given", "answer", "check") if kind in own]
-        if len(kinds) > 1 or set(own) - {"given", "answer", "check", "points"}:
-            raise SourceError(f"{text.name}: cell {number + 1} has the metadata {sorted(own)}; one kind is allowed")
+        kind = next((kind for kind in ("given", "answer", "check") if kind in own), "")
         cell.metadata = nbformat.NotebookNode()
         cell["id"] = f"cell-{number:02d}"
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-        if not kinds:
+        if not kind:
             continue
-        kind, identity = kinds[0], str(own[kinds[0]])
-        if cell.cell_type != "code" or not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", identity):
-            raise SourceError(f"{text.name}: {identity!r} must name a code cell, with letters, digits, - and _")
+        identity = str(own[kind])
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", identity):
+            raise SourceError(f"{name}.md: {identity!r} must name a code cell, with letters, digits, - and _")
         cell["id"] = identity
         cell.metadata["nbgrader"] = {
             "schema_version": 3,
@@ -89,15 +107,33 @@ def build_solution(text: Path) -> NotebookNode:
             cell.metadata["nbgrader"]["points"] = int(own.get("points", 1))
             hidden = sum(secret for secret, _ in parts(cell.source))
             cell.metadata["servinglab"] = {"task": identity.split("-")[0], "hidden": hidden}
+    title = next((cell for cell in notebook.cells if cell.cell_type == "markdown" and cell.source[:2] == "# "), None)
+    if variant and title is not None:
+        first, *rest = title.source.split("\n")
+        title.source = "\n".join([f"{first} (variant {variant})", *rest])
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python"},
-        "servinglab": {"assignment": name},
+        "servinglab": {"assignment": name, "variant": variant},
     }
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    _check_source(notebook, text.name)
-    nbformat.validate(notebook)
     return notebook
+
+
+def _trial(notebook: NotebookNode, source: Source) -> str:
+    """Why the checks don't fit their own solution, or nothing."""
+    with strict() as ideas:
+        for cell in filter(is_check, notebook.cells):
+            space: dict[str, Any] = {}
+            for secret, part in parts(cell.source):
+                space |= {name: source.names[name] for name in free_names(part) if name not in space}
+                try:
+                    with hidden() if secret else contextlib.nullcontext():
+                        exec(compile(part, f"<{cell['id']}>", "exec"), space)
+                except Exception as error:
+                    said = str(error).replace("\n", " ") or type(error).__name__
+                    return f"{cell['id']} refuses the solution or can't be run: {said}"
+    return next(iter(ideas.problems()), "")
 
 
 def _check_source(notebook: NotebookNode, where: str) -> None:
@@ -238,7 +274,13 @@ def _check_release(release: NotebookNode, solution: NotebookNode, name: str) -> 
         raise SourceError(f"{name}: the release would show {leaks[0]!r}")
 
 
-def build(root: Path, names: Sequence[str] = (), *, check: bool = False) -> list[str]:
+def variant_of(notebook: NotebookNode) -> int:
+    """The number of the variant that a built notebook says it is."""
+    found = notebook.metadata.get("servinglab", {}).get("variant", 0)
+    return found if isinstance(found, int) else 0
+
+
+def build(root: Path, names: Sequence[str] = (), *, variant: int | None = None, check: bool = False) -> list[str]:
     """Build assignments; return the files that changed (or, with `check`, would change).
 
     Parameters
@@ -247,6 +289,8 @@ def build(root: Path, names: Sequence[str] = (), *, check: bool = False) -> list
         The course: holds `solutions/` and `exercises/`.
     names : sequence of str
         Assignments; all of them by default.
+    variant : int, optional
+        Which variant; by default the one that is there, and 0 where none is.
     check : bool
         Write nothing.
     """
@@ -255,7 +299,9 @@ def build(root: Path, names: Sequence[str] = (), *, check: bool = False) -> list
         text = root / "solutions" / f"{name}.md"
         if not text.is_file():
             raise SourceError(f"no assignment {name!r}: {text} is missing")
-        solution = build_solution(text)
+        there = root / "solutions" / name / f"{name}.ipynb"
+        number = variant if variant is not None else variant_of(read_notebook(there)) if there.is_file() else 0
+        solution = build_solution(text, number)
         for folder, notebook in (("solutions", solution), ("exercises", make_release(solution, name))):
             path = root / folder / name / f"{name}.ipynb"
             new = nbformat.writes(notebook) + "\n"
@@ -283,10 +329,16 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="servinglab.grading.build", description="Build solutions and releases.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="assignments; all by default")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    parser.add_argument(
+        "--variant",
+        type=int,
+        metavar="N",
+        help="other numbers and cases; 0 is the course's (default: what is there)",
+    )
     parser.add_argument("--root", type=Path, default=Path(), help="the course's folder (default: this one)")
     options = parser.parse_args(args)
     try:
-        changed = build(options.root, options.names, check=options.check)
+        changed = build(options.root, options.names, variant=options.variant, check=options.check)
     except (SourceError, NbgraderError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -2,8 +2,10 @@
 
 A failed check says five things: the case, what came back, what was expected, the likely cause, and where to read.
 `Task` works on the learner's own functions (in Jupyter) and on the stand-ins that the grader puts in their place
-(the function then runs in another process). Inside `hidden()` a message keeps the words of the case, the cause and
-the reading, and leaves out every input and every number, so that feedback gives no hidden test away.
+(the function then runs in another process). Both ways a function is called twice, each time with copies of the
+arguments: it must leave them as they are, and give the same answer again. Inside `hidden()` a message keeps the words
+of the case, the cause and the reading, and leaves out every input and every number, so that feedback gives no hidden
+test away. Inside `strict()` a check also judges itself: an idea that could not be told from another is an error.
 
 What this module does not do: run notebooks or count points. That is `grade`.
 """
@@ -11,16 +13,28 @@ What this module does not do: run notebooks or count points. That is `grade`.
 from __future__ import annotations
 
 import builtins
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
-from servinglab.grading.wire import Opaque, WireError, decode, encode
+from servinglab.grading.contracts import Contract
+from servinglab.grading.kinds import arrays_as_lists, in_words, is_number, misfit, numbers
+from servinglab.grading.wire import Opaque, WireError, decode, encode, picture
+
+__all__ = ["CheckFailed", "Ideas", "Task", "Unanswered", "hidden", "is_number", "numbers", "plain", "same", "strict"]
 
 _hidden = False
+_strict: Ideas | None = None
 
 UNFILLED = "the gap is not filled yet: replace `raise NotImplementedError()` by your own lines"
+NOTHING = "nothing came back: does every way through your function end in a `return` with its result?"
+KEEPS = (
+    "something is kept from one call to the next: a list outside the function, or a default such as `found=[]`;"
+    " or the answer is drawn at random"
+)
 
 
 @contextmanager
@@ -78,6 +92,47 @@ class Unanswered(Exception):
         )
 
 
+@dataclass
+class Ideas:
+    """What `strict()` collects: for each visible case, the answers that the ideas lead to.
+
+    `cases` maps a function's name to one list for each case, of (idea, answer, whether another idea or the right
+    answer looks the same).
+    """
+
+    cases: dict[str, list[list[tuple[str, Any, bool]]]] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """One sentence for each idea that no visible case tells from the others and from the right answer."""
+        found = []
+        for name, cases in self.cases.items():
+            told_apart = {why for case in cases for why, _, alike in case if not alike}
+            for why in dict.fromkeys(why for case in cases for why, _, _ in case):
+                if why not in told_apart:
+                    found.append(f"{name}: no visible case tells this idea from the others: {why!r}")
+        return found
+
+
+@contextmanager
+def strict() -> Iterator[Ideas]:
+    """Within this block, checks of right answers also collect what their wrong ideas would answer.
+
+    Examples
+    --------
+    >>> with strict() as ideas:
+    ...     task = Task(lambda x: 2 * x, "double(x)", "", returns=int, ideas=[(lambda x: x**2, "that is the square")])
+    ...     _ = task.gives(2, want=4, case="two", cause="")
+    >>> ideas.problems()
+    ["double: no visible case tells this idea from the others: 'that is the square'"]
+    """
+    global _strict
+    before, _strict = _strict, Ideas()
+    try:
+        yield _strict
+    finally:
+        _strict = before
+
+
 class Task:
     """One function under test, and where its chapter explains it.
 
@@ -89,10 +144,20 @@ class Task:
         How a call reads, for example ``pot_rate(B, fixed_s, per_request_s)``.
     read : str
         The chapter and section to read when a check fails.
+    returns : type, union or list, optional
+        What every answer must be, see `kinds.misfit`: ``float``, ``int | None``, ``[float]`` (a list of any length),
+        ``[int, int]`` (a list of two). A tuple or an array counts as a list. Without it any plain value goes.
+    ideas : sequence of (function, str)
+        Wrong answers worked out from the arguments, each with the cause that it betrays. One that can't be worked out
+        for some arguments raises, and is passed over. `gives` tries them after those of the case; where several lead
+        to the answer that came, the message names them all.
+    asked : (str, int), optional
+        Where a variant asks the function in another way: its parameters, and what it answers for 1. The arguments and
+        answers of the checks, and of the ideas, stay those of `signature`; messages show the function's own.
 
     Examples
     --------
-    >>> task = Task(lambda x: x * x, "square(x)", read="chapter 0")
+    >>> task = Task(lambda x: x * x, "square(x)", read="chapter 0", ideas=[(lambda x: 2 * x, "that is twice x")])
     >>> task.gives(3, want=9, case="a small number", cause="multiply x by itself")
     9
     >>> task.gives(3, want=8, case="a small number", cause="multiply x by itself", likely=[(9, "never")])
@@ -105,9 +170,21 @@ class Task:
     read:      chapter 0
     """
 
-    def __init__(self, function: Callable[..., Any], signature: str, read: str) -> None:
-        self.function, self.signature, self.read = function, signature, read
-        self.name = signature.split("(")[0]
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: str,
+        read: str,
+        *,
+        returns: Any = None,
+        ideas: Sequence[tuple[Callable[..., Any], str]] = (),
+        asked: tuple[str, int] | None = None,
+    ) -> None:
+        self.function, self.read, self.returns, self.ideas = function, read, returns, ideas
+        self.name, _, own = signature.rstrip(")").partition("(")
+        parameters, factor = asked or (own, 1)
+        self.signature = f"{self.name}({parameters})"
+        self.contract = Contract(_names(own), _names(parameters), factor)
 
     def gives(
         self,
@@ -130,9 +207,9 @@ class Task:
         case : str
             The case in words, without its numbers: it is shown for hidden checks too.
         cause : str
-            What is likely wrong when none of `likely` matches.
+            What is likely wrong when no idea matches.
         likely : sequence of (answer or predicate, str)
-            Wrong answers that betray their cause, tried in order.
+            Wrong answers of this case that betray their cause. A predicate comes after all answers and ideas.
         words : str
             What the right answer means, without its numbers.
         tolerance : float
@@ -146,40 +223,136 @@ class Task:
         Raises
         ------
         CheckFailed
-            If the answer is missing, not plain or not equal.
+            If the answer is missing, not plain, of the wrong kind or not equal.
         """
-        got = self.answer(*args, case=case, cause=cause)
+        known = [*((answer, why) for answer, why in likely if not callable(answer)), *self._worked_out(args)]
+
+        def betrayed(got: Any) -> str:
+            """The causes that this wrong answer betrays, or nothing."""
+            causes = dict.fromkeys(why for wrong, why in known if same(got, wrong, tolerance))
+            guesses = (why for wrong, why in likely if callable(wrong) and _says_yes(wrong, got))
+            return "; or: ".join(causes) or next(guesses, "")
+
+        got = self._answer(args, case, cause, betrayed)
         if same(got, want, tolerance):
+            if _strict is not None and not _hidden and self.ideas:
+                self._judge_ideas(want, known, likely, tolerance)
             return got
-        for wrong, why in likely:
-            if wrong(got) if callable(wrong) else same(got, wrong, tolerance):
-                cause = why
-                break
-        expected = words if _hidden else show(want) + (f": {words}" if words else "")
-        came = describe(got, want) if _hidden else show(got)
-        raise CheckFailed(self._case(case, args), came, expected, cause, self.read)
+        cause = betrayed(got) or cause
+        if got is None and not any(wrong is None for wrong, _ in known):
+            cause = f"{NOTHING} If it is None on purpose: {cause}"
+        expected = words if _hidden else self._show(want) + (f": {words}" if words else "")
+        self._fail(case, args, describe(got, want) if _hidden else self._show(got), expected, cause)
 
     def answer(self, *args: Any, case: str, cause: str = "") -> Any:
-        """Call the function and return its answer as plain values, for checks of a property."""
-        try:
-            return plain(self.function(*args))
-        except Unanswered as error:
-            failure = error
-        except Exception as error:
-            failure = Unanswered.from_error(type(error).__name__, str(error))
-        came = failure.public if _hidden else failure.came
-        raise CheckFailed(self._case(case, args), came, "an answer", failure.cause or cause, self.read)
+        """Call the function, twice, and return its answer as plain values, for checks of a property.
+
+        Raises
+        ------
+        CheckFailed
+            If the answer is missing, not plain or of the wrong kind, if the second call gives another one, or if a
+            call changes its arguments.
+        """
+        return self._answer(args, case, cause, lambda got: "")
+
+    def _answer(self, args: tuple, case: str, cause: str, betrayed: Callable[[Any], str]) -> Any:
+        got, changed = self._call(args, case, cause)
+        if changed:
+            why = f"your function changes {changed}, which belongs to whoever calls it: work on a copy"
+            self._fail(case, args, f"{changed} was changed by the call", "the arguments as they were", why)
+        if self.returns is not None and (wrong := misfit(got, self.returns)):
+            kind = in_words(self.returns)
+            why = betrayed(got) or (NOTHING if got is None else f"the answer must be {kind}")
+            self._fail(case, args, wrong if _hidden else self._show(got), kind, why)
+        again, _ = self._call(args, case, cause)
+        if picture([again]) != picture([got]):
+            came = "two answers" if _hidden else f"{self._show(got)}, then {self._show(again)}"
+            self._fail(case, args, f"{came}, for the same call", "the same answer each time", KEEPS)
+        return sorted(got) if isinstance(got, (set, frozenset)) and self.returns == [str] else got
 
     def require(self, holds: bool, *, case: str, want: str, cause: str, came: str = "", args: tuple = ()) -> None:
         """Fail unless `holds`; `want` and `cause` are words, `came` is shown for visible checks only."""
         if not holds:
-            shown = "an answer that breaks this rule" if _hidden or not came else came
-            raise CheckFailed(self._case(case, args), shown, want, cause, self.read)
+            self._fail(case, args, "an answer that breaks this rule" if _hidden or not came else came, want, cause)
+
+    def _fail(self, case: str, args: tuple, came: str, want: str, cause: str) -> NoReturn:
+        raise CheckFailed(self._case(case, args), came, want, cause, self.read)
+
+    def _call(self, args: tuple, case: str, cause: str) -> tuple[Any, str]:
+        """The answer to one call with copies of `args`, and the name of an argument that the call changed, if any."""
+        asked = self.contract.arguments(args) if args else ()
+        try:
+            answer, after = observe(self.function, asked)
+            answer = self.contract.answer(arrays_as_lists(plain(answer)))
+        except Unanswered as error:
+            failure = error
+        except Exception as error:
+            failure = Unanswered.from_error(type(error).__name__, str(error))
+        else:
+            changed = zip(self.contract.asked, picture(asked), after, strict=False)
+            return answer, next((f"`{name}`" for name, before, now in changed if before != now), "")
+        came = failure.public if _hidden else failure.came
+        raise CheckFailed(self._case(case, args), came, "an answer", failure.cause or cause, self.read)
+
+    def _worked_out(self, args: tuple) -> list[tuple[Any, str]]:
+        """What each of the task's ideas answers, as far as it can be worked out for these arguments."""
+        found = []
+        for idea, why in self.ideas:
+            try:
+                found.append((arrays_as_lists(idea(*copy.deepcopy(args))), why))
+            except (ArithmeticError, ValueError, LookupError, TypeError):
+                continue
+        return found
+
+    def _judge_ideas(self, want: Any, known: list, likely: Sequence[tuple[Any, str]], tolerance: float) -> None:
+        assert _strict is not None
+        for wrong, why in likely:
+            if callable(wrong) and _says_yes(wrong, want):
+                raise ValueError(f"{self.name}: the right answer looks like the wrong idea {why!r}")
+            if not callable(wrong) and same(wrong, want, tolerance):
+                raise ValueError(f"{self.name}: the right answer is the wrong idea {why!r}")
+        _strict.cases.setdefault(self.name, []).append(
+            [
+                (
+                    why,
+                    wrong,
+                    same(wrong, want, tolerance)
+                    or any(other != why and same(wrong, answer, tolerance) for answer, other in known),
+                )
+                for wrong, why in known
+            ]
+        )
 
     def _case(self, case: str, args: tuple) -> str:
         if _hidden:
             return f"{case} (a hidden check of {self.signature})"
-        return f"{case}: {self.name}({', '.join(show(arg) for arg in args)})" if args else f"{case}: {self.signature}"
+        asked = self.contract.arguments(args) if args else ()
+        return f"{case}: {self.name}({', '.join(map(show, asked))})" if args else f"{case}: {self.signature}"
+
+    def _show(self, answer: Any) -> str:
+        return show(self.contract.asked_for(answer))
+
+
+def _names(parameters: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in parameters.split(",") if name.strip())
+
+
+def _says_yes(predicate: Callable[[Any], Any], got: Any) -> bool:
+    """Whether a predicate holds; one that can't read this answer doesn't."""
+    try:
+        return bool(predicate(got))
+    except Exception:
+        return False
+
+
+def observe(function: Callable[..., Any], args: tuple) -> tuple[Any, list[str]]:
+    """Call `function` with copies of `args`; return its answer and `picture` of the arguments after the call."""
+    elsewhere = getattr(function, "observe", None)  # the stand-in for a function of another process
+    if elsewhere is not None:
+        return elsewhere(*args)
+    copies = copy.deepcopy(args)
+    answer = function(*copies)
+    return answer, picture(copies)
 
 
 def plain(value: Any) -> Any:
@@ -219,20 +392,6 @@ def _find_opaque(value: Any) -> Opaque | None:
     elif isinstance(value, (list, tuple, set)):
         items = list(value)
     return next((found for item in items if (found := _find_opaque(item)) is not None), None)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a plain value is a number (True and False are not)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def numbers(value: Any) -> list[float] | None:
-    """A plain sequence or array of numbers as a list of floats; None for anything else."""
-    if type(value).__module__ == "numpy":
-        value = value.tolist()
-    if not isinstance(value, (list, tuple)) or not all(is_number(item) for item in value):
-        return None
-    return [float(item) for item in value]
 
 
 def same(got: Any, want: Any, tolerance: float = 1e-9) -> bool:

@@ -484,11 +484,25 @@ class Calls:
         return reply
 
     def request(self, request: dict[str, Any]) -> Any:
+        return self._value(self._reply(request))
+
+    def call(self, ref: int, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list[str]]:
+        """The answer to a call, and a `wire.picture` of its arguments after it."""
+        arguments = base64.b64encode(pickle.dumps((args, kwargs))).decode()
+        reply = self._reply({"ref": ref, "arguments": arguments})
+        match self._value(reply), reply.get("arguments"):
+            case value, [*after] if all(isinstance(text, str) for text in after):
+                return value, after
+        raise _dead()
+
+    def _reply(self, request: dict[str, Any]) -> Any:
         try:
-            reply = self._ask(request, self._until - time.monotonic())
+            return self._ask(request, self._until - time.monotonic())
         except Late:
             self.late = True
             raise
+
+    def _value(self, reply: Any) -> Any:
         match reply:
             case {"missing": True}:
                 return _MISSING
@@ -511,8 +525,11 @@ class Remote:
         self._calls, self._value = calls, value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = base64.b64encode(pickle.dumps((args, kwargs))).decode()
-        return self._calls.request({"ref": self._value.ref, "arguments": arguments})
+        return self._calls.call(self._value.ref, args, kwargs)[0]
+
+    def observe(self, *args: Any) -> tuple[Any, list[str]]:
+        """Call it, and say what its arguments are after the call: see `checks.observe`."""
+        return self._calls.call(self._value.ref, args, {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

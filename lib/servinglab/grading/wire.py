@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -103,6 +103,17 @@ def decode(data: Any, depth: int = 0) -> Any:
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
         raise WireError(f"not a plain value ({type(error).__name__})") from None
     raise WireError("not a plain value")
+
+
+def picture(values: Iterable[Any]) -> list[str]:
+    """One text for each plain value, the same for equal values: to see whether a call changed its arguments.
+
+    Examples
+    --------
+    >>> picture([[1, 2.0], None])
+    ['{"l": [{"v": 1}, {"v": 2.0}]}', '{"v": null}']
+    """
+    return [json.dumps(encode(value)) for value in values]
 
 
 def pack(message: Any) -> bytes:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from servinglab.grading.wire import WireError, encode, pack, read_frame
+from servinglab.grading.wire import WireError, encode, pack, picture, read_frame
 
 KEPT_OUTPUT_CHARS = 100_000
 KEPT_OUTPUTS = 200
@@ -194,6 +194,7 @@ class Notebook:
                 else:
                     args, kwargs = pickle.loads(base64.b64decode(request["arguments"]))
                     value = self.kept[request["ref"]](*args, **kwargs)
+                    return {"value": encode(value, self.keep), "arguments": picture(args)}
                 return {"value": encode(value, self.keep)}
         except BaseException as failure:
             return {"error": self.error(failure)}
