@@ -20,6 +20,16 @@ except ImportError:  # Windows: there a test that is marked `alone` may have a n
     fcntl = None  # type: ignore[assignment]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many variants of the assignments are tried: `--variants 20`."""
+    parser.addoption(
+        "--variants",
+        type=lambda n: range(1, int(n) + 1),
+        default=[7],
+        help="variants 1 to N of the assignments (default: 7)",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what executes pages or notebooks as slow; put the files that take longest first."""

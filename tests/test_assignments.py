@@ -2,116 +2,114 @@
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import re
 import shutil
-from pathlib import Path
 
 import nbformat
 import pytest
+from grader_answers import (
+    ASSIGNMENTS,
+    GRADERS,
+    ROOT,
+    answers,
+    assignment_of,
+    checks_using,
+    module,
+    release,
+    solution,
+)
 from nbclient import NotebookClient
 from servinglab.grading import Limits, grade_one
 from servinglab.grading.build import SourceError, build, build_solution, main, make_release
 from servinglab.grading.checks import UNFILLED
 from servinglab.grading.grade import check_functions
-from servinglab.grading.notebooks import grade_id, is_check, parts, read_notebook
-
-ROOT = Path(__file__).resolve().parents[1]
-ASSIGNMENTS = sorted(path.stem for path in (ROOT / "solutions").glob("*.md"))
-GRADERS = sorted((ROOT / "tests" / "graders").glob("ch*/*.py"))
+from servinglab.grading.notebooks import grade_id, is_check, parts
 
 
-def solution(name: str) -> nbformat.NotebookNode:
-    return read_notebook(ROOT / "solutions" / name / f"{name}.ipynb")
-
-
-def release(name: str) -> nbformat.NotebookNode:
-    return read_notebook(ROOT / "exercises" / name / f"{name}.ipynb")
-
-
-def variants(path: Path):
-    spec = importlib.util.spec_from_file_location(f"graders_{path.parent.name}_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def checks_using(notebook: nbformat.NotebookNode, function: str) -> nbformat.NotebookNode:
-    """The assignment reduced to the check cells that call `function`."""
-    one = copy.deepcopy(notebook)
-    one.cells = [
-        cell for cell in notebook.cells if is_check(cell) and re.search(rf"\bTask\(\s*{function},", cell.source)
-    ]
-    return one
-
-
-CASES = [(path.parent.name[2:], path.stem, function) for path in GRADERS for function in variants(path).WRONG]
-
-
-@pytest.mark.parametrize(
-    ("chapter", "task", "wrong"), CASES, ids=[f"ch{chapter}-{task}-{wrong.__name__}" for chapter, task, wrong in CASES]
-)
-def test_a_wrong_idea_loses_its_points_and_gets_its_hint(chapter, task, wrong):
-    assignment = next(name for name in ASSIGNMENTS if name.startswith(chapter))
-    expected = next(
-        hints
-        for function, hints in variants(ROOT / "tests" / "graders" / f"ch{chapter}" / f"{task}.py").WRONG.items()
-        if function.__name__ == wrong.__name__
-    )
-    reports = check_functions(checks_using(solution(assignment), task), {task: wrong})
+@pytest.mark.parametrize("answer", list(answers(right=False)), ids=lambda answer: answer.name)
+def test_a_wrong_idea_loses_its_points_and_gets_its_hint(answer):
+    reports = check_functions(checks_using(solution(answer.assignment), answer.task), {answer.task: answer.function})
     lost = {cell.grade_id.split("-")[1]: cell.message for cell in reports if not cell.passed}
-    assert set(lost) == set(expected)
-    for check, hint in expected.items():
+    assert set(lost) == set(answer.lost)
+    for check, hint in answer.lost.items():
         if hint is not None:
             assert hint in lost[check]
-    assert any(hint for hint in expected.values())
+    assert any(hint for hint in answer.lost.values())
 
 
 @pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_there_are_enough_wrong_and_right_answers_and_the_right_ones_keep_everything(path):
-    module = variants(path)
-    assignment = next(name for name in ASSIGNMENTS if name.startswith(path.parent.name[2:]))
-    assert len(module.WRONG) >= 6
-    assert len(module.RIGHT) >= 2
-    own = checks_using(solution(assignment), path.stem)
+    assert len(module(path).WRONG) >= 6
+    assert len(module(path).RIGHT) >= 2
+    own = checks_using(solution(assignment_of(path)), path.stem)
     assert own.cells
-    for right in module.RIGHT:
+    for right in module(path).RIGHT:
         for cell in check_functions(own, {path.stem: right}):
             assert cell.passed, f"{right.__name__}: {cell.grade_id}\n{cell.message}"
 
 
+def odd(kind):
+    """Something that a learner's function may give back by mistake."""
+    import numpy as np
+
+    return {
+        "nothing": None,
+        "an empty list": [],
+        "an empty dictionary": {},
+        "an empty text": "",
+        "not a number": float("nan"),
+        "endless": float("inf"),
+        "negative": -1,
+        "yes": True,
+        "a list of nothing": [None],
+        "an array": np.array([1.0, 2.0]),
+        "a nested list": [[1, 2], [3]],
+        "a text": "12",
+        "a set": {1, 2},
+        "a huge number": 10**400,
+    }[kind]
+
+
+ODD = (
+    "nothing", "an empty list", "an empty dictionary", "an empty text", "not a number", "endless", "negative", "yes",
+    "a list of nothing", "an array", "a nested list", "a text", "a set", "a huge number",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_odd_answer_gets_a_readable_message(path):
+    own = checks_using(solution(assignment_of(path)), path.stem)
+    for kind in ODD:
+        for cell in check_functions(own, {path.stem: lambda *args, kind=kind: odd(kind)}):
+            assert "the check could not read the answer" not in cell.message, f"{kind}: {cell.grade_id}"
+
+
 @pytest.mark.slow
 def test_every_check_of_an_assignment_is_tried_by_wrong_answers():
+    tried: dict[str, set[str]] = {name: set() for name in ASSIGNMENTS}
+    for answer in answers(right=False):
+        own = checks_using(solution(answer.assignment), answer.task)
+        reports = check_functions(own, {answer.task: answer.function})
+        tried[answer.assignment] |= {cell.grade_id for cell in reports if not cell.passed}
     for name in ASSIGNMENTS:
-        tried = {
-            f"{cell.grade_id}"
-            for path in GRADERS
-            if path.parent.name == f"ch{name[:2]}"
-            for wrong in variants(path).WRONG
-            for cell in check_functions(checks_using(solution(name), path.stem), {path.stem: wrong})
-            if not cell.passed
-        }
-        assert tried == {grade_id(cell) for cell in solution(name).cells if is_check(cell)}
+        assert tried[name] == {grade_id(cell) for cell in solution(name).cells if is_check(cell)}
 
 
 @pytest.mark.slow
 def test_hidden_hints_quote_no_line_and_no_number_of_their_test():
     """Every message a wrong answer gets from hidden lines, against the text of those lines."""
-    for path in GRADERS:
-        name = next(one for one in ASSIGNMENTS if one.startswith(path.parent.name[2:]))
-        own = checks_using(solution(name), path.stem)
+    for answer in answers(right=False):
+        own = checks_using(solution(answer.assignment), answer.task)
         secret = {
             grade_id(cell): "\n".join(text for hidden, text in parts(cell.source) if hidden) for cell in own.cells
         }
-        for wrong in variants(path).WRONG:
-            for cell in check_functions(own, {path.stem: wrong}):
-                if "hidden check" not in cell.message:
-                    continue
-                numbers = set(re.findall(r"\d+\.\d+|\d{3,}", secret[cell.grade_id]))
-                assert not numbers & set(re.findall(r"\d+\.\d+|\d{3,}", cell.message))
-                for line in secret[cell.grade_id].splitlines():
-                    assert len(line.strip()) < 25 or line.strip() not in cell.message
+        for cell in check_functions(own, {answer.task: answer.function}):
+            if "hidden check" not in cell.message:
+                continue
+            numbers = set(re.findall(r"\d+\.\d+|\d{3,}", secret[cell.grade_id]))
+            assert not numbers & set(re.findall(r"\d+\.\d+|\d{3,}", cell.message))
+            for line in secret[cell.grade_id].splitlines():
+                assert len(line.strip()) < 25 or line.strip() not in cell.message
 
 
 def test_nothing_has_drifted(capsys):

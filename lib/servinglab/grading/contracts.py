@@ -182,6 +182,8 @@ def _over(value: Any, factor: int) -> Any:
 def _each(value: Any, change: Callable[[Any], Any], factor: int) -> Any:
     if factor == 1:
         return value
+    if hasattr(value, "tolist"):  # numpy's
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return type(value)(_each(item, change, factor) for item in value)
     if isinstance(value, dict):

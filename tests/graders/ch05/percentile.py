@@ -71,7 +71,7 @@ WRONG = {
     forgets_to_sort: {"basic": "sorted first", "edges": None, "property": None},
     takes_the_largest: {"basic": "the largest value", "edges": None, "property": None},
     lets_floats_round: {"edges": "whole numbers"},
-    sorts_in_place: {"property": "sort a copy"},
+    sorts_in_place: {"basic": "changes `values`", "edges": "work on a copy", "property": "work on a copy"},
     the_largest_below_the_share: {"basic": "rounds the rank down", "edges": None, "property": None},
 }
 RIGHT = [by_counting, by_divmod]
