@@ -133,7 +133,7 @@ def _trial(notebook: NotebookNode, source: Source) -> str:
                 except Exception as error:
                     said = str(error).replace("\n", " ") or type(error).__name__
                     return f"{cell['id']} refuses the solution or can't be run: {said}"
-    return next(iter(ideas.problems()), "")
+    return "\n".join(ideas.problems())
 
 
 def _check_source(notebook: NotebookNode, where: str) -> None:

@@ -31,6 +31,7 @@ from nbformat import NotebookNode
 
 from servinglab.grading import notebooks
 from servinglab.grading.checks import UNFILLED, CheckFailed, Unanswered, hidden
+from servinglab.grading.kernels import compiled_kernels
 from servinglab.grading.sandbox import Calls, Died, Limits, Sandbox, SandboxError
 
 MAX_RESTARTS = 3
@@ -312,7 +313,7 @@ def _attempt(
     later: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
     checks = sum(map(notebooks.is_check, notebook.cells))
     outputs = _Outputs()
-    with Sandbox(folder, isolate=isolate, limits=limits, checks=checks) as box:
+    with Sandbox(folder, isolate=isolate, limits=limits, checks=checks, kernels=_kernels(notebook)) as box:
 
         def run_parts(index: int, sources: list[str], calls: Calls, space: dict[str, Any], secret: bool) -> str:
             """The first failure's message. A task that is late again and again isn't asked: others need the time."""
@@ -372,6 +373,12 @@ def _attempt(
         if not report.passed:
             notebook.cells[index].outputs = [_error("CheckFailed", report.message)]
     return reports, problems
+
+
+def _kernels(notebook: NotebookNode) -> Path | None:
+    """Compiled kernels, for a notebook whose own cells may simulate."""
+    own = (cell.source for cell in notebook.cells if cell.cell_type == "code" and not notebooks.is_check(cell))
+    return compiled_kernels() if any("servinglab" in source for source in own) else None
 
 
 class _Outputs:

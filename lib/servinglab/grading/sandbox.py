@@ -131,10 +131,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def _sandbox(files: Path | None, limits: Limits) -> list[str]:
+def _sandbox(files: Path | None, limits: Limits, kernels: Path | None = None) -> list[str]:
     """The beginning of a command line: what follows it runs in a sandbox that sees `files` and no other work."""
     bwrap = os.path.realpath(shutil.which("bwrap") or "bwrap")
-    seen = _read_only(_needed())
+    needed = [*_needed(), *([kernels] if kernels else [])]
+    seen = _read_only(needed)
     size = str(limits.scratch_bytes)
     as_root = os.geteuid() == 0
     submission = ["--ro-bind", SUBMISSION if as_root else str(files), SUBMISSION] if files else []
@@ -159,7 +160,7 @@ def _sandbox(files: Path | None, limits: Limits) -> list[str]:
     return [
         bwrap,
         *("--die-with-parent", "--tmpfs", "/tmp", "--bind", "/proc", "/proc", "--dev", "/dev"),
-        *_read_only([*_needed(), Path(bwrap)]),
+        *_read_only([*needed, Path(bwrap)]),
         *(["--ro-bind", str(files), SUBMISSION] if files else []),
         *("--chdir", "/"),
         *(sys.executable, "-I", "-S", "-c", BECOME_ORDINARY, str(UNUSED_IDS + os.getpid())),
@@ -268,6 +269,8 @@ class Sandbox:
     limits : Limits
     checks : int
         How many check cells will come: each gets its own line and its own copy of the process.
+    kernels : Path, optional
+        A folder of `kernels.compiled_kernels`, for a submission that simulates.
 
     Raises
     ------
@@ -275,7 +278,9 @@ class Sandbox:
         If isolation is asked for and not possible, or the process doesn't start.
     """
 
-    def __init__(self, files: Path | None, *, isolate: bool, limits: Limits, checks: int) -> None:
+    def __init__(
+        self, files: Path | None, *, isolate: bool, limits: Limits, checks: int, kernels: Path | None = None
+    ) -> None:
         if isolate and (problem := isolation_problem()):
             raise SandboxError(problem)
         self.limits = limits
@@ -295,7 +300,7 @@ class Sandbox:
                 path.chmod(0o755 if path.is_dir() else 0o644)
         if isolate:
             scratch, folder, copied = SCRATCH, f"{SCRATCH}/work", SUBMISSION
-            command = _sandbox(work, limits)
+            command = _sandbox(work, limits, kernels)
         else:
             scratch, folder, copied, command = self._scratch, str(work), None, []
             Path(scratch, "tmp").mkdir()
@@ -311,6 +316,7 @@ class Sandbox:
             "files": copied,
             "folder": folder,
             "lines": lines,
+            "kernels": str(kernels) if kernels else None,
         }
         python = [sys.executable, "-P", "-s", "-B", "-m", "servinglab.grading.worker", json.dumps(options)]
         self._errors = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (the stack closes it)

@@ -49,7 +49,10 @@ class SourceError(Exception):
 
 
 class Code(str):
-    """A piece of code: `{{ … }}` writes it as it is, without quotes."""
+    """A piece of code: `{{ … }}` writes it as it is, without quotes, also where it is an argument of a call."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Ask:

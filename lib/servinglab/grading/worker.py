@@ -6,7 +6,7 @@ trusted. Before each check it forks, so that a check sees the notebook as it was
 it, and so that an endless loop in one check costs that check alone. Where a process can't fork safely (macOS,
 Windows), the notebook's process answers by itself.
 
-    python -m servinglab.grading.worker OPTIONS      OPTIONS: JSON of `limits`, `files`, `folder`, `lines`
+    python -m servinglab.grading.worker OPTIONS      OPTIONS: JSON of `limits`, `files`, `folder`, `lines`, `kernels`
 
 Frames (see `wire`) arrive on standard input and leave on standard output; both are moved away before the first
 cell runs.
@@ -238,6 +238,9 @@ def main(options: dict[str, Any]) -> None:
         # ignore a name that can't be read: only the cell that needs it should fail
         with contextlib.suppress(shutil.Error, OSError):
             shutil.copytree(options["files"], options["folder"], dirs_exist_ok=True)
+    if options["kernels"]:
+        with contextlib.suppress(shutil.Error, OSError):
+            shutil.copytree(options["kernels"], os.environ["NUMBA_CACHE_DIR"])
     Path(options["folder"]).mkdir(parents=True, exist_ok=True)
     os.chdir(options["folder"])
     sys.path.insert(0, "")
