@@ -26,8 +26,13 @@ class Answer:
     """One answer to one task. `lost` has the checks that it must lose, each with words of its hint, or None for any."""
 
     path: Path
-    function: Callable
+    idea: str
     lost: dict[str, str | None]
+
+    @property
+    def function(self) -> Callable:
+        """The answer itself, made anew: an earlier judgement left nothing in it."""
+        return getattr(load(self.path), self.idea)
 
     @property
     def task(self) -> str:
@@ -39,7 +44,7 @@ class Answer:
 
     @property
     def name(self) -> str:
-        return f"{self.path.parent.name}-{self.task}-{self.function.__name__}"
+        return f"{self.path.parent.name}-{self.task}-{self.idea}"
 
 
 def assignment_of(path: Path) -> str:
@@ -47,8 +52,7 @@ def assignment_of(path: Path) -> str:
     return next(name for name in ASSIGNMENTS if name.startswith(path.parent.name[2:]))
 
 
-@functools.cache
-def module(path: Path) -> ModuleType:
+def load(path: Path) -> ModuleType:
     """One file of answers: `WRONG` and `RIGHT`."""
     spec = importlib.util.spec_from_file_location(f"graders_{path.parent.name}_{path.stem}", path)
     assert spec is not None
@@ -58,13 +62,16 @@ def module(path: Path) -> ModuleType:
     return loaded
 
 
+module = functools.cache(load)
+
+
 def answers(*, right: bool = True, wrong: bool = True) -> Iterator[Answer]:
     """All of them, file by file."""
     for path in GRADERS:
         if wrong:
-            yield from (Answer(path, function, lost) for function, lost in module(path).WRONG.items())
+            yield from (Answer(path, function.__name__, lost) for function, lost in module(path).WRONG.items())
         if right:
-            yield from (Answer(path, function, {}) for function in module(path).RIGHT)
+            yield from (Answer(path, function.__name__, {}) for function in module(path).RIGHT)
 
 
 def solution(name: str) -> nbformat.NotebookNode:

@@ -26,7 +26,7 @@ def hand_in(name: str, filled: list[Answer]) -> nbformat.NotebookNode:
     notebook = release(name)
     for answer in filled:
         cell = next(cell for cell in notebook.cells if cell.get("id") == answer.task)
-        cell.source = f"{answer.path.read_text(encoding='utf-8')}\n\n{answer.task} = {answer.function.__name__}\n"
+        cell.source = f"{answer.path.read_text(encoding='utf-8')}\n\n{answer.task} = {answer.idea}\n"
     return notebook
 
 
