@@ -76,9 +76,9 @@ def no_batch_is_infinite(context, e):
     return _right(context, e) or math.inf
 
 
-def searches_up_to_4096(context, e):
+def searches_up_to_200_000(context, e):
     weights, cache, token = _times(context, e)
-    return next((B for B in range(1, 4097) if B * token >= (weights + B * cache) * (1 - 1e-9)), None)
+    return next((B for B in range(1, 200_001) if B * token >= (weights + B * cache) * (1 - 1e-9)), None)
 
 
 def a_batch_of_zero(context, e):
@@ -89,6 +89,10 @@ def a_batch_of_zero(context, e):
 def _right(context, e):
     weights, cache, token = _times(context, e)
     return _up(weights / (token - cache)) if token - cache > 1e-9 * token else None
+
+
+def forgets_to_return(context, e):
+    _right(context, e)
 
 
 def by_the_formula(context, e):
@@ -124,14 +128,18 @@ def in_fractions(context, e):
 
 
 RIDGE = "this is the ridge of an empty context"
-STILL = "this batch still reads longer"
 WRONG = {
-    one_ridge_whatever_the_context: {"basic": RIDGE, "none": STILL, "edges": None, "property": "to larger batches"},
-    the_cards_flop_per_byte: {"basic": "the card's FLOP per byte", "none": STILL, "edges": None, "property": None},
-    adds_the_cache: {"basic": "not nearer", "none": STILL, "edges": None, "property": "to larger batches"},
+    one_ridge_whatever_the_context: {"basic": RIDGE, "none": RIDGE, "edges": None, "property": "to larger batches"},
+    the_cards_flop_per_byte: {
+        "basic": "the card's FLOP per byte",
+        "none": "FLOP per byte",
+        "edges": None,
+        "property": None,
+    },
+    adds_the_cache: {"basic": "not nearer", "none": "not nearer", "edges": None, "property": "to larger batches"},
     only_one_request_has_a_cache: {
         "basic": "every request of the batch",
-        "none": STILL,
+        "none": "brings a cache",
         "edges": None,
         "property": None,
     },
@@ -146,8 +154,9 @@ WRONG = {
     wants_computing_to_take_longer: {"edges": "don't go one further"},
     returns_the_negative_batch: {"none": "a negative batch", "property": "no batch catches up"},
     no_batch_is_zero: {"none": "return None, not 0", "property": "no batch catches up"},
-    no_batch_is_infinite: {"none": "not infinity", "property": "no batch catches up"},
-    searches_up_to_4096: {"edges": "stops at some largest batch"},
+    no_batch_is_infinite: {"none": "not infinity", "property": "a whole number or None"},
+    searches_up_to_200_000: {"edges": "stops at some largest batch"},
     a_batch_of_zero: {"edges": "never smaller than one request"},
+    forgets_to_return: {"basic": "end in a `return`", "edges": "end in a `return`", "property": None},
 }
 RIGHT = [by_the_formula, doubles_then_halves, in_fractions]

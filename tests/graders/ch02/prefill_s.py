@@ -64,6 +64,10 @@ def takes_every_weight_for_two_bytes(P, e):
     return as_two_sides(P, {**e, "bytes_each": 2})
 
 
+def forgets_to_return(P, e):
+    as_two_sides(P, e)
+
+
 def as_two_sides(P, e):
     weights, cache, token = _parts(P, e)
     return max(weights + P * cache, P * token)
@@ -100,4 +104,5 @@ WRONG = {
     computes_one_token: {"basic": "the time of reading", "property": "twice a long one"},
     takes_every_weight_for_two_bytes: {"short": "aren't in 16 bits", "property": None},
 }
+WRONG[forgets_to_return] = dict.fromkeys(("basic", "short", "property"), "end in a `return`")
 RIGHT = [as_two_sides, as_a_batch_of_tokens, in_numpy]

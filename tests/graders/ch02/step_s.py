@@ -63,6 +63,10 @@ def counts_operations_by_bytes(B, context, e):
     return max(reading, computing * e["bytes_each"] / 2)
 
 
+def forgets_to_return(B, context, e):
+    max(_sides(B, context, e))
+
+
 def the_longer_side(B, context, e):
     return max(_sides(B, context, e))
 
@@ -98,10 +102,10 @@ WRONG = {
         "computing": None,
         "property": "no longer than the longer",
     },
-    takes_every_weight_for_two_bytes: {"precision": "aren't in 16 bits", "property": None},
+    takes_every_weight_for_two_bytes: {"precision": "for two bytes", "property": None},
     takes_every_weight_for_one_byte: {
-        "basic": "a weight isn't one byte",
-        "precision": "half a byte",
+        "basic": "for one byte",
+        "precision": "for one byte",
         "property": None,
     },
     scales_the_cache_by_the_weights_precision: {
@@ -118,18 +122,19 @@ WRONG = {
     takes_the_shorter: {
         "basic": "the arithmetic alone",
         "precision": None,
-        "computing": "here computing takes longer",
+        "computing": "takes longer here",
         "property": "the shorter of the two was taken",
     },
-    reads_only: {"computing": "here computing takes longer", "property": "as its computing"},
+    reads_only: {"computing": "takes longer here", "property": "as its computing"},
     counts_one_operation_for_a_weight: {"computing": "two operations for each weight", "property": None},
-    computes_one_token: {"computing": "here computing takes longer", "property": "as its computing"},
+    computes_one_token: {"computing": "takes longer here", "property": "as its computing"},
     in_milliseconds: {
-        "basic": "not milliseconds",
+        "basic": "the wrong unit",
         "precision": None,
         "computing": None,
         "property": "no longer than the longer",
     },
     counts_operations_by_bytes: {"computing": "whatever its bytes", "property": None},
+    forgets_to_return: dict.fromkeys(("basic", "precision", "computing", "property"), "end in a `return`"),
 }
 RIGHT = [the_longer_side, weights_and_caches_apart, in_numpy]

@@ -60,6 +60,14 @@ def the_missed_ones(B, m):
     return _all(m["experts"] - _read(B, m), m)
 
 
+def rounds_to_a_whole_weight(B, m):
+    return int(_all(_read(B, m), m))
+
+
+def forgets_to_return(B, m):
+    _all(_read(B, m), m)
+
+
 def by_the_formula(B, m):
     return _all(_read(B, m), m)
 
@@ -83,20 +91,21 @@ def by_logarithms(B, m):
 
 WRONG = {
     active_weights_only: {"basic": "the active weights of one token", "edges": None, "property": "adds experts"},
-    all_weights: {"basic": "these are all weights", "edges": "exactly the experts", "property": "adds experts"},
-    counts_every_choice: {"basic": "count distinct experts", "property": "fewer than the one before"},
+    all_weights: {"basic": "these are all weights", "edges": "these are all weights", "property": "adds experts"},
+    counts_every_choice: {"basic": "which is read once", "property": "fewer than the one before"},
     lets_a_token_choose_twice: {
         "basic": "one token's choices are different",
-        "edges": "exactly the experts",
+        "edges": "one token's choices",
         "property": None,
     },
     active_weights_for_each_token: {"basic": "each expert once", "edges": None, "property": "adds experts"},
     shared_weights_for_each_token: {"basic": "shared weights are read once", "edges": None, "property": None},
-    leaves_out_the_shared: {"basic": "left out", "edges": "exactly the experts", "property": None},
+    leaves_out_the_shared: {"basic": "left out", "edges": "left out", "property": None},
     one_layer: {"basic": "times the layers", "edges": None, "property": None},
     counts_experts: {"basic": "these are experts of a layer", "edges": None, "property": None},
     rounds_experts: {"basic": "don't round", "property": None},
     rounds_experts_up: {"basic": "don't round", "property": None},
+    forgets_to_return: dict.fromkeys(("basic", "edges", "property"), "end in a `return`"),
     the_missed_ones: {"basic": "the experts that are missed", "edges": None, "property": None},
 }
 RIGHT = [by_the_formula, token_by_token, in_fractions, by_logarithms]
