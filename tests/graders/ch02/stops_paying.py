@@ -152,7 +152,7 @@ WRONG = {
     as_a_share_of_the_first_row: {"basic": "not of the first row", "edges": None},
     looks_at_the_steps_time: {"basic": "look at tokens per second", "edges": None, "property": "at least as far"},
     wants_more_than_the_share: {"edges": "at least, not more"},
-    trusts_floats: {"edges": "up to one part in 10^9"},
+    trusts_floats: {"edges": "rounding"},
     compares_with_one_request: {"basic": "the first row's", "edges": None},
     forgets_the_gain: {
         "basic": "must be a list of 2",
@@ -161,6 +161,6 @@ WRONG = {
     },
     forgets_to_return: {"basic": "end in a `return`", "edges": "end in a `return`", "property": "end in a `return`"},
     eats_the_log: {"basic": "changes `log`", "edges": "changes `log`", "property": "changes `log`"},
-    keeps_its_answers: dict.fromkeys(("basic", "edges", "property"), None),
+    keeps_its_answers: {"basic": "kept from one call", "edges": None, "property": None},
 }
 RIGHT = [row_by_row, in_numpy, with_takewhile, in_fractions]
