@@ -61,6 +61,23 @@ def budget_never_binds(step):
     return [cap for cap in _right(step) if cap != "tokens"]
 
 
+def names_blocks_twice(step):
+    caps = _right({**step, "preempted": 0})
+    return [*caps, "blocks"] if step["waiting"] and step["preempted"] else caps
+
+
+def takes_every_block_for_16(step):
+    return _right({**step, "block_size": 16})
+
+
+def in_another_order(step):
+    return _right(step)[::-1]
+
+
+def forgets_to_return(step):
+    _right(step)
+
+
 def step_by_step(step):
     caps = []
     if step["waiting"]:
@@ -73,20 +90,35 @@ def step_by_step(step):
     return caps
 
 
+def as_a_tuple(step):
+    return tuple(_right(step))
+
+
 WRONG = {
     a_line_means_seats: {"one": "a line alone says nothing", "none": "a line alone", "several": "every cap"},
     only_the_first_cap: {"several": "every cap that holds"},
     a_full_pool_by_percentage: {
-        "one": "a request holds whole blocks",
+        "one": "how many blocks does the head need, and",
         "none": "not a share of the pool",
         "several": None,
     },
     forgets_preemption: {"several": "somebody was preempted"},
-    rounds_blocks_down: {"one": "round the last one up", "several": None},
-    as_many_as_free_is_too_many: {"none": "rounded up, with those that are free"},
+    rounds_blocks_down: {"one": "how many blocks does the head need, and", "several": None},
+    as_many_as_free_is_too_many: {
+        "one": "the head's tokens are no blocks: a block",
+        "none": "rounded up, with those that are free",
+    },
     blames_caps_without_a_line: {"none": "nobody waits"},
     wants_the_whole_prompt_in_the_budget: {"one": None, "none": "can begin the head's prompt"},
-    compares_tokens_with_blocks: {"one": "not its tokens", "none": "not its tokens"},
-    budget_never_binds: {"one": "all that it may", "several": "every cap"},
+    compares_tokens_with_blocks: {"one": "the head's tokens are no blocks: a block", "none": "not its tokens"},
+    names_blocks_twice: {"several": "name each cap once"},
+    takes_every_block_for_16: {"one": "how many blocks does the head need, and"},
+    in_another_order: {"several": "in another order"},
+    forgets_to_return: {
+        "one": "end in a `return`",
+        "none": "nothing came back: does every way through",
+        "several": "nothing came back: does every way through",
+    },
+    budget_never_binds: {"one": "all that it may", "several": "a step that computes all that it may has"},
 }
-RIGHT = [_right, step_by_step]
+RIGHT = [_right, step_by_step, as_a_tuple]

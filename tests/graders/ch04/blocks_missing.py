@@ -39,6 +39,10 @@ def keeps_one_block_back(blocks, block_size, max_model_len, max_num_seqs):
     return max(0, math.ceil(max_model_len / block_size) - (blocks - 1))
 
 
+def forgets_to_return(blocks, block_size, max_model_len, max_num_seqs):
+    rounded_up(blocks, block_size, max_model_len, max_num_seqs)
+
+
 def rounded_up(blocks, block_size, max_model_len, max_num_seqs):
     return max(0, math.ceil(max_model_len / block_size) - blocks)
 
@@ -51,16 +55,33 @@ def one_at_a_time(blocks, block_size, max_model_len, max_num_seqs):
 
 
 WRONG = {
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "edges": "nothing came back: does every way through",
+        "property": "nothing came back: does every way through",
+    },
     wants_room_for_all_seats: {
         "basic": "doesn't ask for max_num_seqs",
         "edges": None,
         "property": "max_num_seqs has no part in it",
     },
-    counts_tokens: {"basic": "these are tokens", "edges": "all blocks of one request", "property": "too many"},
+    counts_tokens: {
+        "basic": "these are tokens",
+        "edges": "these are tokens: blocks are missing, of",
+        "property": "too many",
+    },
     takes_tokens_for_blocks: {"basic": "turn it into blocks", "edges": None, "property": None},
     forgets_the_blocks_that_are_there: {"basic": "take away the blocks", "edges": None, "property": "too many"},
-    rounds_down: {"edges": "one block more", "property": "too few"},
-    rounds_to_the_nearest: {"edges": "one block more", "property": "too few"},
+    rounds_down: {
+        "basic": "a request holds whole blocks: round its",
+        "edges": "a request holds whole blocks: round its",
+        "property": "too few",
+    },
+    rounds_to_the_nearest: {
+        "basic": "a request holds whole blocks: round its",
+        "edges": "a request holds whole blocks: round its",
+        "property": "too few",
+    },
     goes_below_zero: {"edges": "it starts", "property": "where it starts, none is missing"},
     says_only_whether: {"basic": "not whether it starts", "edges": None, "property": None},
     keeps_one_block_back: {"basic": "one too many", "edges": None, "property": "too many"},

@@ -57,6 +57,10 @@ def expands_mla(model, bits):
     return 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * bits / 8
 
 
+def forgets_to_return(model, bits):
+    by_the_formula(model, bits)
+
+
 def by_the_formula(model, bits):
     if model["latent"] > 0:
         return _mla(model, bits)
@@ -71,13 +75,30 @@ def layer_by_layer(model, bits):
 
 
 WRONG = {
-    counts_query_heads: {"basic": "queries aren't kept", "edges": "every shape", "property": "only KV heads count"},
-    forgets_the_value: {"basic": "a key AND a value", "edges": "every shape", "property": "keys and values both count"},
-    counts_one_layer: {"basic": "this is one layer", "edges": "every shape", "property": "a cache of its own"},
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "edges": "nothing came back: does every way through",
+        "property": "nothing came back: does every way through",
+    },
+    counts_query_heads: {
+        "basic": "queries aren't kept",
+        "edges": "these are the query heads: queries aren't",
+        "property": "only KV heads count",
+    },
+    forgets_the_value: {
+        "basic": "a key AND a value",
+        "edges": "half of it: a token keeps a key AND a",
+        "property": "keys and values both count",
+    },
+    counts_one_layer: {
+        "basic": "this is one layer",
+        "edges": "this is one layer: each layer has a cache",
+        "property": "a cache of its own",
+    },
     counts_bits: {"basic": "these are bits", "edges": None, "property": "in bytes"},
     counts_numbers: {"basic": "each number takes bits / 8 bytes", "edges": None, "property": "use the argument bits"},
     counts_the_models_width: {"basic": "the model's width", "edges": None, "property": "not the model's width"},
-    divides_the_width_by_heads: {"edges": "use head_dim"},
+    divides_the_width_by_heads: {"basic": "heads needn't be as wide as hidden /", "edges": "use head_dim"},
     always_sixteen_bits: {"edges": "use the argument bits", "property": "use the argument bits"},
     expands_mla: {"edges": "leave the given lines"},
 }

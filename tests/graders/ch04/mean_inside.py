@@ -65,9 +65,24 @@ def averages_over_requests(came_s, left_s, start_s, end_s):
     return sum(inside) / len(inside) if inside else 0.0
 
 
+def request_seconds(came_s, left_s, start_s, end_s):
+    return by_overlaps(came_s, left_s, start_s, end_s) * (end_s - start_s)
+
+
+def forgets_to_return(came_s, left_s, start_s, end_s):
+    by_overlaps(came_s, left_s, start_s, end_s)
+
+
+def fills_in_the_log(came_s, left_s, start_s, end_s):
+    for k, left in enumerate(left_s):
+        if left is None:
+            left_s[k] = end_s
+    return by_overlaps(came_s, left_s, start_s, end_s)
+
+
 def by_overlaps(came_s, left_s, start_s, end_s):
     return sum(
-        max(0.0, min(left, end_s) - max(came, start_s)) for came, left in _closed(came_s, left_s, max(end_s, *came_s))
+        max(0.0, min(left, end_s) - max(came, start_s)) for came, left in _closed(came_s, left_s, max([end_s, *came_s]))
     ) / (end_s - start_s)
 
 
@@ -81,20 +96,51 @@ def by_counting_between_events(came_s, left_s, start_s, end_s):
     return (total + inside * (end_s - last)) / (end_s - start_s)
 
 
+def in_numpy(came_s, left_s, start_s, end_s):
+    import numpy as np
+
+    left = np.array([end_s if left is None else left for left in left_s], float)
+    overlap = np.minimum(left, end_s) - np.maximum(np.array(came_s, float), start_s)
+    return overlap.clip(min=0).sum() / (end_s - start_s)
+
+
 WRONG = {
     only_those_wholly_within: {
         "basic": "came and left within",
-        "edges": "the part of its stay",
-        "property": "counts alike",
+        "edges": "this takes only requests that came and",
+        "property": None,
     },
-    forgets_those_still_inside: {"basic": "haven't left yet", "edges": "the part of its stay", "property": None},
-    counts_whole_stays: {"basic": "not with its whole stay", "edges": "the part of its stay", "property": "border"},
+    forgets_those_still_inside: {
+        "basic": "haven't left yet",
+        "edges": "those who haven't left yet are inside,",
+        "property": None,
+    },
+    counts_whole_stays: {
+        "basic": "not with its whole stay",
+        "edges": "a request counts only with its seconds",
+        "property": None,
+    },
     only_those_who_came_in_the_window: {"basic": "came before the window", "edges": None, "property": None},
-    allows_negative_seconds: {"basic": "no negative seconds", "edges": "the part of its stay", "property": None},
+    allows_negative_seconds: {
+        "basic": "no negative seconds",
+        "edges": "a request that wasn't inside adds",
+        "property": None,
+    },
     counts_requests: {"basic": "not the requests", "edges": None, "property": "its whole stay"},
     keeps_the_time_before: {"basic": "the time before", "edges": None, "property": "border"},
     keeps_the_time_after: {"basic": "the time after", "edges": None, "property": None},
     takes_zero_for_none: {"edges": "ask `left is None`"},
-    averages_over_requests: {"basic": "the seconds for which", "edges": None, "property": None},
+    request_seconds: {
+        "basic": "divide them by the seconds",
+        "edges": "these are request-seconds: divide them by",
+        "property": "each request adds its whole stay here",
+    },
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "edges": "nothing came back: does every way through",
+        "property": "nothing came back: does every way through",
+    },
+    fills_in_the_log: {"basic": "changes `left_", "edges": "changes `left_", "property": "changes `left_"},
+    averages_over_requests: {"basic": "average over time", "edges": None, "property": None},
 }
-RIGHT = [by_overlaps, by_counting_between_events]
+RIGHT = [by_overlaps, by_counting_between_events, in_numpy]
