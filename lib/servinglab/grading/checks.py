@@ -300,7 +300,7 @@ class Task:
         for idea, why in self.ideas:
             try:
                 found.append((arrays_as_lists(idea(*copy.deepcopy(args))), why))
-            except (ArithmeticError, ValueError, LookupError, TypeError):
+            except (ArithmeticError, ValueError, LookupError, TypeError, StopIteration):
                 continue
         return found
 
