@@ -113,54 +113,91 @@ def by_counting_who_is_out(planned_s, answer_s, connections):
         sent = planned if len(out) < connections else out[-connections]
         ends.append(sent + answer)
         both.append((sent + answer - planned, answer))
-    return tuple(list(each) for each in zip(*both, strict=True))
+    return [late for late, _ in both], [answer for _, answer in both]
+
+
+def rounds_to_two_digits(planned_s, answer_s, connections):
+    return [[round(x, 2) for x in each] for each in _lists(_play(planned_s, answer_s, connections))]
+
+
+def forgets_to_return(planned_s, answer_s, connections):
+    _lists(_play(planned_s, answer_s, connections))
+
+
+books = []
+
+
+def keeps_its_books(planned_s, answer_s, connections):
+    books.extend([0.0] * connections)
+    rows = []
+    for planned, answer in zip(planned_s, answer_s, strict=True):
+        k = books.index(min(books))
+        sent = max(planned, books[k])
+        books[k] = sent + answer
+        rows.append((planned, sent, sent + answer))
+    return _lists(rows)
+
+
+def empties_the_plan(planned_s, answer_s, connections):
+    rows = _play(list(planned_s), answer_s, connections)
+    while planned_s:
+        planned_s.pop()
+    return _lists(rows)
 
 
 WRONG = {
+    rounds_to_two_digits: {"basic": "don't round"},
+    forgets_to_return: {
+        "basic": "nothing came back: does every way through",
+        "several": "nothing came back: does every way through",
+        "property": None,
+    },
+    keeps_its_books: {"several": None, "property": None},
+    empties_the_plan: {"basic": "changes `planned_", "several": None, "property": None},
     counts_from_the_real_send: {
         "basic": "nobody waits here: count",
-        "several": "use the connection that",
+        "several": "nobody waits here: count from the planned",
         "property": "the schedule's latency holds",
     },
     counts_both_from_the_schedule: {
         "basic": "the second list counts from",
-        "several": "use the connection that",
+        "several": "the second list counts from the real",
         "property": "the schedule's latency holds",
     },
     gives_the_delay: {
         "basic": "this is how late the request",
-        "several": "use the connection that",
+        "several": "this is how late the request was sent:",
         "property": "the schedule's latency holds",
     },
     leaves_the_late_ones_out: {
         "basic": "every request counts: leaving",
-        "several": "use the connection that",
+        "several": "every request counts: leaving the late",
         "property": "the schedule's latency holds",
     },
-    has_one_connection: {"several": "two connections carry two", "property": "a late request goes out"},
+    has_one_connection: {"several": "all went over one connection: note for", "property": "a late request goes out"},
     takes_the_connection_that_is_free_last: {
-        "several": "two connections carry two",
+        "several": "all went over one connection: note for",
         "property": "a late request goes out",
     },
     sends_early: {
         "basic": "a request isn't sent before",
-        "several": "use the connection that",
+        "several": "a request isn't sent before its planned",
         "property": "a connection is busy until",
     },
     forgets_when_the_connection_is_free: {
         "basic": "nobody waits here: count",
-        "several": "use the connection that",
+        "several": "nobody waits here: count from the planned",
         "property": "the schedule's latency holds",
     },
     swaps_the_lists: {
         "basic": "the latencies from the schedule come first",
-        "several": "use the connection that",
+        "several": "the latencies from the schedule come first",
         "property": "the schedule's latency holds",
     },
     pairs_them: {
         "basic": "return two lists, not a pair",
-        "several": "use the connection that",
-        "property": "the schedule's latency holds",
+        "several": "return two lists, not a pair for each",
+        "property": None,
     },
     shifts_the_plan: {"basic": "send at the planned time", "property": "a late request goes out"},
 }

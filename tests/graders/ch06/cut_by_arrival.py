@@ -83,10 +83,56 @@ def by_an_array(requests, warmup_s, until_s):
     return latency[(came >= warmup_s) & (came < until_s)], _throughput(requests, warmup_s, until_s)
 
 
+def counts_those_who_came(requests, warmup_s, until_s):
+    latencies = by_filter(requests, warmup_s, until_s)[0]
+    return latencies, len(latencies) / (until_s - warmup_s)
+
+
+def counts_those_who_came_and_ended(requests, warmup_s, until_s):
+    ended = sum(b is not None and warmup_s <= a < until_s and warmup_s <= b < until_s for a, b in requests)
+    return by_filter(requests, warmup_s, until_s)[0], ended / (until_s - warmup_s)
+
+
+def forgets_the_seconds(requests, warmup_s, until_s):
+    latencies, rate = by_filter(requests, warmup_s, until_s)
+    return latencies, rate * (until_s - warmup_s)
+
+
+def includes_an_end_at_the_edge(requests, warmup_s, until_s):
+    ended = sum(b is not None and warmup_s <= b <= until_s for _, b in requests)
+    return by_filter(requests, warmup_s, until_s)[0], ended / (until_s - warmup_s)
+
+
+def forgets_to_return(requests, warmup_s, until_s):
+    by_filter(requests, warmup_s, until_s)
+
+
+def by_one_walk(requests, warmup_s, until_s):
+    latencies, ended_inside = [], 0
+    for came, ended in requests:
+        if warmup_s <= came < until_s:
+            latencies.append(math.inf if ended is None else ended - came)
+        if ended is not None and warmup_s <= ended < until_s:
+            ended_inside += 1
+    return tuple(latencies), ended_inside / (until_s - warmup_s)
+
+
 WRONG = {
+    counts_those_who_came: {"basic": "not those who came", "edges": "throughput counts those who ended in the"},
+    counts_those_who_came_and_ended: {
+        "basic": "whenever they came",
+        "edges": "throughput counts those who ended in the",
+    },
+    forgets_the_seconds: {"basic": "per second of the window", "edges": "throughput is per second of the window:"},
+    includes_an_end_at_the_edge: {"edges": "until_s (excluded)"},
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "edges": "nothing came back: does every way through",
+        "property": None,
+    },
     cuts_by_completion: {
         "basic": "this cuts by completion",
-        "edges": "from warmup_s (included)",
+        "edges": "this cuts by completion: it drops those",
         "property": "who is counted mustn't depend",
     },
     wants_both_inside: {
@@ -101,27 +147,33 @@ WRONG = {
     },
     ends_the_unanswered_with_the_window: {
         "basic": "a missing answer isn't an",
-        "edges": "who never got an answer",
+        "edges": "a missing answer isn't an answer at the",
         "property": "cut by arrival alone: then",
     },
     stops_the_clock_with_the_window: {
         "basic": "don't stop the clock at",
-        "edges": "who never got an answer",
+        "edges": "a missing answer isn't an answer at the",
         "property": "who is counted mustn't depend",
     },
     keeps_the_warm_up: {
         "basic": "who came in the warm-up",
-        "edges": "from warmup_s (included)",
+        "edges": "this cuts by completion: it drops those",
         "property": "who is counted mustn't depend",
     },
     keeps_what_comes_after: {
         "basic": "who came after the window",
-        "edges": "from warmup_s (included)",
+        "edges": "who came after the window is cut as well",
         "property": "who is counted mustn't depend",
     },
-    takes_zero_for_the_unanswered: {"basic": "a failure isn't fast: infinite", "edges": "who never got an answer"},
+    takes_zero_for_the_unanswered: {
+        "basic": "a failure isn't fast: infinite",
+        "edges": "a failure isn't fast: infinite",
+    },
     takes_time_zero_for_no_answer: {"edges": "an answer at zero seconds"},
-    includes_the_far_edge: {"edges": "from warmup_s (included)", "property": "who is counted mustn't depend"},
-    sorts_them: {"basic": "keep the order of the list"},
+    includes_the_far_edge: {
+        "edges": "who came after the window is cut as well",
+        "property": "who is counted mustn't depend",
+    },
+    sorts_them: {"basic": "keep the order of the list", "edges": "keep the order of the list"},
 }
-RIGHT = [by_filter, by_an_array]
+RIGHT = [by_one_walk, by_filter, by_an_array]

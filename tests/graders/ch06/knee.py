@@ -78,24 +78,77 @@ def by_logarithms_of_all(levels):
     return levels[past.index(True)][0] if True in past else None
 
 
+def remembers_a_flat_step(levels):
+    flat = None
+    for a, b, rate, p99 in _steps(levels):
+        if flat is None and math.log(rate) < math.log(b / a) / 2:
+            flat = a
+        if flat is not None and math.log(p99) > math.log(b / a) / 2:
+            return a
+    return None
+
+
+def takes_a_third_for_the_tail(levels):
+    return next((a for a, b, x, y in _steps(levels) if x < (b / a) ** 0.5 and y > (b / a) ** (1 / 3)), None)
+
+
+def takes_a_third_for_throughput(levels):
+    return next((a for a, b, x, y in _steps(levels) if x < (b / a) ** (1 / 3) and y > (b / a) ** 0.5), None)
+
+
+def takes_the_last_load(levels):
+    return levels[-1][0]
+
+
+def forgets_to_return(levels):
+    by_roots(levels)
+
+
+def in_numpy(levels):
+    import numpy as np
+
+    load, rate, p99 = np.diff(np.log(np.array(levels, float)), axis=0).T if len(levels) > 1 else np.empty((3, 0))
+    past = np.flatnonzero((2 * rate < load) & (2 * p99 > load))
+    return levels[past[0]][0] if len(past) else None
+
+
 WRONG = {
+    remembers_a_flat_step: {"conditions": "judged by itself"},
+    takes_a_third_for_the_tail: {"conditions": "more than half"},
+    takes_a_third_for_throughput: {
+        "basic": "that is where throughput over P99 is",
+        "conditions": "less than HALF",
+        "property": None,
+    },
+    takes_the_last_load: {"basic": None, "conditions": "that is where throughput is largest: past", "property": None},
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "conditions": "nothing came back: does every way through",
+        "property": None,
+    },
     takes_the_largest_throughput: {
         "basic": "that is where throughput",
-        "conditions": "both must hold: a tail that",
+        "conditions": "that is where throughput is largest: past",
         "property": "the level before the first",
     },
-    takes_throughput_over_latency: {"basic": "that is where throughput", "conditions": "both must hold: a tail that"},
-    looks_at_throughput_alone: {"conditions": "both must hold: a tail that"},
-    looks_at_the_tail_alone: {"basic": "both conditions must hold", "conditions": "both must hold: a tail that"},
-    takes_either: {"basic": "both conditions must hold", "conditions": "both must hold: a tail that"},
+    takes_throughput_over_latency: {
+        "basic": "that is where throughput",
+        "conditions": "that is where throughput is largest: past",
+    },
+    looks_at_throughput_alone: {"conditions": "both conditions must hold: the tail must"},
+    looks_at_the_tail_alone: {
+        "basic": "both conditions must hold",
+        "conditions": "both conditions must hold: throughput",
+    },
+    takes_either: {"basic": "both conditions must hold", "conditions": "both conditions must hold: throughput"},
     takes_the_level_after: {
         "basic": "that is the level after",
-        "conditions": "gains are logarithms of",
+        "conditions": "that is the level after the step: the",
         "property": "the level before the first",
     },
     takes_the_last_such_step: {
         "basic": "that is the last such step",
-        "conditions": "gains are logarithms of",
+        "conditions": "that is the last such step: the first one",
         "property": "the level before the first",
     },
     compares_percentages: {"conditions": "gains are logarithms of", "property": "compare both gains with"},
@@ -106,8 +159,8 @@ WRONG = {
     },
     returns_the_place: {
         "basic": "return the load, not its",
-        "conditions": "gains are logarithms of",
+        "conditions": "return the load, not its place in the list",
         "property": "the level before the first",
     },
 }
-RIGHT = [by_roots, by_logarithms_of_all]
+RIGHT = [in_numpy, by_roots, by_logarithms_of_all]

@@ -79,7 +79,38 @@ def by_counting(knees, confidence):
     return tuple(ends)
 
 
+def takes_a_thousand_for_none(knees, confidence):
+    ranked = sorted(1000 if k is None else k for k in knees)
+    low, high = _ranks(len(knees), confidence)
+    return [None if end == 1000 else end for end in (ranked[low - 1], ranked[high - 1])]
+
+
+def forgets_to_return(knees, confidence):
+    by_infinity(knees, confidence)
+
+
+def sorts_in_place(knees, confidence):
+    knees.sort(key=lambda k: math.inf if k is None else k)
+    low, high = _ranks(len(knees), confidence)
+    return knees[low - 1], knees[high - 1]
+
+
+def in_numpy(knees, confidence):
+    import numpy as np
+
+    ranked = np.sort(np.array([np.inf if k is None else k for k in knees], float))
+    low, high = _ranks(len(knees), confidence)
+    return [None if np.isinf(end) else end for end in ranked[[low - 1, high - 1]]]
+
+
 WRONG = {
+    takes_a_thousand_for_none: {"beyond": "below None, however large"},
+    forgets_to_return: {
+        "basic": "end in a `return`",
+        "beyond": "nothing came back: does every way through",
+        "property": None,
+    },
+    sorts_in_place: {"basic": "changes `knees`", "beyond": "your function changes `knees`, which", "property": None},
     drops_those_without_a_knee: {"beyond": "resamples without a knee", "property": "the share left out is split"},
     drops_them_and_keeps_the_ranks: {"beyond": "resamples without a knee", "property": "the share left out is split"},
     ranks_none_lowest: {"beyond": "None is beyond the last", "property": "the share left out is split"},
@@ -90,23 +121,23 @@ WRONG = {
         "property": "sort first: the resamples",
     },
     forgets_to_sort: {
-        "basic": "sort the knees and take",
-        "beyond": "None is beyond the last",
+        "basic": "sort first: the resamples come in no order",
+        "beyond": "sort first: the resamples come in no order",
         "property": "sort first: the resamples",
     },
     counts_ranks_from_zero: {
-        "basic": "sort the knees and take",
-        "beyond": "sort None to the end: beyond",
+        "basic": "ranks count from 1, places in a list from",
+        "beyond": "this leaves out too much: (1 −",
         "property": "sort first: the resamples",
     },
     takes_mean_and_spread: {
         "basic": "an end is one of the knees",
-        "beyond": "sort None to the end: beyond",
+        "beyond": "sort the knees, None last, and take the",
         "property": "sort first: the resamples",
     },
     leaves_out_the_whole_on_each_side: {
-        "basic": "sort the knees and take",
-        "beyond": "sort None to the end: beyond",
+        "basic": "this leaves out too much: (1 −",
+        "beyond": "this leaves out too much: (1 −",
         "property": "sort first: the resamples",
     },
     ranks_each_value_once: {
@@ -115,4 +146,4 @@ WRONG = {
         "property": "sort first: the resamples",
     },
 }
-RIGHT = [by_infinity, by_counting]
+RIGHT = [in_numpy, by_infinity, by_counting]

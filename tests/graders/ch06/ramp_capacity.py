@@ -104,33 +104,90 @@ def by_one_walk(levels, slo_s):
     return capacity, usable
 
 
+def takes_the_first_window(levels, slo_s):
+    behind = [level["finished"] / levels[0]["seconds"] for level in levels if not _keeps_up(level)]
+    return max(behind, default=None), _usable(levels, slo_s)
+
+
+def usable_is_what_finished(levels, slo_s):
+    usable = _usable(levels, slo_s)
+    return _capacity(levels), next((_rate(level) for level in levels if level["offered_rps"] == usable), None)
+
+
+def swaps_the_two(levels, slo_s):
+    return _usable(levels, slo_s), _capacity(levels)
+
+
+def forgets_to_return(levels, slo_s):
+    _capacity(levels)
+
+
+def in_numpy(levels, slo_s):
+    import numpy as np
+
+    keeps = np.array([level["finished"] >= 0.95 * level["came"] for level in levels])
+    rates = np.array([level["finished"] / level["seconds"] for level in levels])
+    good = keeps & np.array([level["p99_s"] <= slo_s for level in levels])
+    climbed = int(np.argmin(good)) if not good.all() else len(levels)
+    capacity = None if keeps.all() else rates[~keeps].max()
+    return [capacity, levels[climbed - 1]["offered_rps"] if climbed else None]
+
+
 WRONG = {
+    takes_the_first_window: {"capacity": "window of its own"},
+    usable_is_what_finished: {
+        "capacity": "the usable rate is what that level",
+        "not_shown": "the usable rate is what that level",
+        "usable": "what that level offered",
+    },
+    swaps_the_two: {
+        "capacity": "the capacity comes first",
+        "not_shown": "the capacity comes first",
+        "usable": "the capacity comes first",
+    },
+    forgets_to_return: {
+        "capacity": "end in a `return`",
+        "not_shown": "nothing came back: does every way through",
+        "usable": "nothing came back: does every way through",
+    },
     takes_the_largest_throughput: {
         "capacity": "the largest of all levels",
-        "not_shown": "every level keeps up, so",
-        "usable": "the usable rate is right",
+        "not_shown": "the largest of all levels: one that keeps",
+        "usable": "the largest of all levels: one that keeps",
     },
     takes_the_load_where_it_falls_behind: {
         "capacity": "that was offered, not finished",
-        "usable": "the usable rate is right",
+        "usable": "that was offered, not finished",
     },
     takes_the_last_load_that_keeps_up: {
         "capacity": "a level that keeps up only",
-        "not_shown": "every level keeps up, so",
-        "usable": "the usable rate is right",
+        "not_shown": "a level that keeps up only gives back",
+        "usable": "a level that keeps up only gives back",
     },
     compares_with_the_plan: {"not_shown": "compare what finishes with"},
     takes_the_first_that_falls_behind: {
         "capacity": "the first level that falls behind isn't",
-        "usable": "the usable rate is right, the capacity",
+        "usable": "the first level that falls behind isn't",
     },
-    averages_those_behind: {"capacity": "not their mean: past capacity", "usable": "the usable rate is right"},
-    takes_the_last_level: {"capacity": "the last level isn't the best"},
-    forgets_the_seconds: {"capacity": "per second of the window", "usable": "the usable rate is right"},
+    averages_those_behind: {
+        "capacity": "not their mean: past capacity",
+        "usable": "not their mean: past capacity a service",
+    },
+    takes_the_last_level: {"capacity": "the last level isn't the best", "usable": "no level passes: None"},
+    forgets_the_seconds: {"capacity": "per second of the window", "usable": "per second of the window: divide"},
     takes_a_lucky_level: {"usable": "stop at the first level"},
-    forgets_the_slo: {"capacity": "the capacity is right, the", "usable": "stop at the first level"},
+    forgets_the_slo: {
+        "capacity": "keeping up isn't enough: the P99 must",
+        "usable": "keeping up isn't enough: the P99 must",
+    },
     forgets_to_keep_up: {"usable": "a level that falls behind"},
-    takes_the_level_that_fails: {"capacity": "the capacity is right, the", "usable": "the level before the first"},
-    zero_for_none: {"not_shown": "every level keeps up, so", "usable": "none is None, not zero"},
+    takes_the_level_that_fails: {
+        "capacity": "keeping up isn't enough: the P99 must",
+        "usable": "the level before the first",
+    },
+    zero_for_none: {
+        "not_shown": "what nobody has seen is None, not zero",
+        "usable": "what nobody has seen is None, not zero",
+    },
 }
-RIGHT = [by_sorting, by_one_walk]
+RIGHT = [in_numpy, by_sorting, by_one_walk]
