@@ -258,6 +258,127 @@ def test_a_submission_finds_no_hidden_test_anywhere(course, released, official, 
     assert points(report) == {"double-basic": 1, "total-basic": 1}
 
 
+REMEMBER = "kept = []\ndef double(x):\n    kept.append(x)\n    return FACTOR * x"
+# by the frames of its callers to the worker's own table of lines: without them it can't make copies of itself
+TAKE_OVER = """
+import sys
+def callers():
+    depth = 0
+    while True:
+        try:
+            yield sys._getframe(depth := depth + 1)
+        except ValueError:
+            return
+for frame in callers():
+    if frame.f_code.co_name == "main" and "lines" in frame.f_locals:
+        frame.f_locals["lines"].clear()
+"""
+
+
+def outputs_of(report) -> str:
+    return json.dumps([one.get("outputs", []) for one in report.notebook.cells])
+
+
+@pytest.mark.slow
+def test_who_takes_the_worker_over_is_asked_no_hidden_test_in_the_notebook_itself(released, official, bwrap):
+    report = grade_one(
+        answered(released, before=TAKE_OVER, double=REMEMBER, after="print('kept', kept)"),
+        source=official,
+        limits=QUICK,
+    )
+    assert "kept []" in outputs_of(report)
+    assert not any(secret in outputs_of(report) + str(report) for secret in SECRETS)
+    assert report.score == 0
+    assert "it made no copy of itself for the check" in str(report)
+
+
+@pytest.mark.slow
+def test_without_copies_hidden_tests_come_after_the_last_cell_too(released, official, monkeypatch):
+    """As on macOS and Windows, where the notebook's own process answers: its later cells have run by then."""
+    from servinglab.grading import grade, sandbox
+
+    monkeypatch.setattr(sandbox, "CAN_FORK", False)
+    restored, _ = restore(answered(released, double=REMEMBER, after="print('kept', kept)"), official)
+    reports, problems = grade.run_notebook(restored, None, False, QUICK, [])
+    assert [report.passed for report in reports.values()] == [True, True]
+    assert problems == []
+    assert "kept [3, 3]" in json.dumps([one.get("outputs", []) for one in restored.cells])
+
+
+END_ALL = """
+import os, time
+def double(x):
+    if x WHEN:
+        os.kill(os.getppid(), 9)
+        time.sleep(9)
+    return FACTOR * x
+"""
+
+
+@pytest.mark.slow
+def test_nothing_runs_again_for_its_outputs_once_a_hidden_test_ran(released, official, bwrap):
+    """What it could then print of clocks, limits and times would be a way out for what the hidden test asked."""
+    look = "import resource\nprint('limits', *[resource.getrlimit(kind)[0] for kind in range(16)])"
+    calm = grade_one(answered(released, after=look), source=official, limits=QUICK)
+    report = grade_one(
+        answered(released, double=END_ALL.replace("WHEN", "!= 3"), after=look), source=official, limits=QUICK
+    )
+    assert report.score == 0
+    assert "no answer: the process ended" in report.cells[0].message
+    assert report.problems == (
+        "the hidden tests ended early: its process ended",
+        "double: no answer: the process ended (double-basic)",
+        "total: no answer: the process ended (total-basic)",
+        *[problem for problem in report.problems if problem.startswith("note:")],
+    )
+    # the same end in a visible test starts the notebook again, without that test, and with the same limits
+    again = grade_one(
+        answered(released, double=END_ALL.replace("WHEN", "== 3"), after=look), source=official, limits=QUICK
+    )
+    assert points(again) == {"double-basic": 0, "total-basic": 1}
+    assert any("(double-basic) was left out: its process ended" in problem for problem in again.problems)
+    limits = [re.search(r"limits [-0-9 ]+", outputs_of(one)).group() for one in (calm, report, again)]
+    assert limits[0] == limits[1] == limits[2]
+
+
+CHOSEN = [
+    "raise ValueError(f'the input was {x}')",
+    "raise NameError(f'the input was {x}', name=f'the input was {x}')",
+    "raise KeyError(f'the input was {x}')",
+    "raise NotImplementedError(f'the input was {x}')",
+    "raise type(f'input_{str(x).replace(chr(46), chr(95))}', (Exception,), {})",
+    "return f'the input was {x}'",
+    "return {f'the input was {x}': x}",
+    "return [x, f'the input was {x}']",
+    "return type(f'input_{str(x).replace(chr(46), chr(95))}', (), {})()",
+    "return [type(f'input_{str(x).replace(chr(46), chr(95))}', (), {})()]",
+    "exec(f'raise ValueError', {'__name__': f'input {x}'})",
+]
+
+
+USES = ["task.gives(731.25, want=1, case='a', cause='b')", "{}[f(731.25)]", "[][f(731.25)]", "int(f(731.25))"]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.slow
+def test_no_word_of_a_submission_is_in_the_message_of_a_hidden_test(use, bwrap):
+    """Whatever it answers or raises, and whatever the hidden line does with it."""
+    from servinglab.grading.grade import run_part
+    from servinglab.grading.sandbox import Sandbox
+
+    source = f"from servinglab.grading.checks import Task\ntask = Task(f, 'f(x)', read='page 1')\n{use}"
+    with Sandbox(None, isolate=True, limits=QUICK, checks=1) as box:
+        for number, line in enumerate(CHOSEN):
+            box.run(f"def f{number}(x):\n    {line}")
+        calls = box.open_check(0)
+        for number in range(len(CHOSEN)):
+            message = run_part(source, lambda name, number=number: calls.name(f"f{number}"), {}, True)
+            assert message
+            assert "731" not in message
+            assert "input" not in message
+        box.end_check(calls)
+
+
 def test_the_memory_search_of_this_suite_would_find_a_hidden_test_that_was_there(bwrap):
     from servinglab.grading.sandbox import Sandbox
 
@@ -327,11 +448,39 @@ def test_tricks_are_noted_for_the_teacher(released, official, bwrap):
         (["import os as o\no.fork()", "import numpy as np\nnp.maximum(1, 2)"], ["1 os.fork"]),
         (["import servinglab as sl\nsl.AffineStep(1, 1)", "theory = 3"], []),
         (["broken (", "import gc"], ["2 gc"]),
+        (["%matplotlib inline\nimport gc", "!ls\nif True:\n    %time 1\nimport ctypes"], ["1 gc", "2 ctypes"]),
+        (["%%time\nimport gc", "x = !ls\ny = %pwd\ngc?\n?gc\nimport socket"], ["1 gc", "2 socket"]),
+        (["x = 7 \\\n  % 4\nimport gc"], ["1 gc"]),
     ],
 )
 def test_another_name_hides_nothing_from_the_teacher(cells, noted):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     assert [re.sub(r"note: cell (\d+) uses (\S+?),.*", r"\1 \2", note) for note in notes(notebook)] == noted
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "-" * 90_000 + "1",
+        "(" * 90_000,
+        "1+" * 40_000 + "1",
+        "not " * 20_000 + "1",
+        "a" + "\N{COMBINING ACUTE ACCENT}\N{COMBINING DOT BELOW}" * 40_000 + " = 1",
+        "x" + ".a" * 900,
+        "\0",
+        "import gc\n" * 30_000,
+    ],
+    ids=["minus", "brackets", "sum", "not", "accents", "dots", "nothing", "long"],
+)
+def test_looking_for_the_library_takes_no_time_or_memory_worth_naming(source):
+    """Each of these took minutes, or ended the grader. The last one is too long to be looked through, and says so."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(one) for one in (source, source, source, "import gc")]
+    )
+    found = notes(notebook)
+    assert found[-1] == "note: cell 4 uses gc, which no solution needs"
+    too_long = [f"note: cell {number} is too long to be looked through" for number in (1, 2, 3)]
+    assert found[:-1] == (too_long if "gc" in source else [])
 
 
 def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released, official, bwrap, tmp_path):
@@ -373,6 +522,74 @@ def test_a_function_that_never_answers_leaves_time_for_the_other_tasks(repo, bwr
     assert ["no answer in time" in message for message in said.values()] == [True] * 6
     assert [message.startswith("not run: 2 checks") for message in said.values()] == [False] * 2 + [True] * 4
     assert report.score == report.max_score - 6
+    (why,) = [problem for problem in report.problems if "no answer in time" in problem]
+    asked = [name for name, message in said.items() if message.startswith("case")]
+    assert why == f"serve_static: no answer in time ({', '.join(asked)}); 4 more of its checks were not run"
+
+
+@pytest.mark.slow
+def test_cells_that_use_up_the_notebooks_time_cost_what_comes_after_them(released, official, bwrap):
+    endless = "while True: pass"
+    late = answered(released)
+    for number in range(6):
+        late.cells.append(nbformat.v4.new_code_cell(endless, id=f"late-{number}"))
+    report = grade_one(late, source=official, limits=Limits(cell_s=2, check_s=2, total_s=7))
+    assert report.score == 2
+    assert any("not run: the notebook's 7 s were used up" in problem for problem in report.problems)
+
+    early = answered(released)
+    at = early.cells.index(cell(early, "total"))
+    for number in range(6):
+        early.cells.insert(at, nbformat.v4.new_code_cell(endless, id=f"early-{number}"))
+    report = grade_one(early, source=official, limits=Limits(cell_s=2, check_s=2, total_s=7))
+    assert points(report) == {"double-basic": 1, "total-basic": 0}
+    assert report.cells[1].outcome == "not run"
+    assert "the notebook's 7 s were used up" in report.cells[1].message
+    assert sum("the notebook's 7 s were used up" in problem for problem in report.problems) == 1
+
+
+@pytest.mark.slow
+def test_hidden_tests_have_a_time_in_all_as_well(released, official, bwrap):
+    endless = "def double(x):\n    while x != 3:\n        pass\n    return 6"
+    report = grade_one(answered(released, double=endless), source=official, limits=Limits(check_s=9, total_s=3))
+    assert "no answer in time" in report.cells[0].message
+    assert report.cells[1].message == "not run: the 3 s for all hidden tests were used up"
+    assert report.problems == ("double: no answer in time (double-basic)",)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [("[0] * double(10**9)", "MemoryError"), ("for _ in range(double(10**12)):\n    pass", "took too long")],
+    ids=["memory", "time"],
+)
+@pytest.mark.slow
+def test_an_answer_that_a_check_chokes_on_costs_that_check_alone(official, released, bwrap, monkeypatch, use, said):
+    greedy = copy.deepcopy(official)
+    cell(greedy, "double-basic").source = use
+    report = grade_one(answered(released), source=greedy, limits=Limits(cell_s=4, check_s=1, total_s=60))
+    assert points(report) == {"double-basic": 0, "total-basic": 1}
+    assert said in report.cells[0].message
+
+
+@pytest.mark.slow
+def test_a_check_that_is_late_in_two_runs_of_a_notebook_is_late_once(released, official, bwrap):
+    """A cell that ends its process starts the notebook again; the task's other checks must still be asked."""
+    twice = copy.deepcopy(official)
+    for name in ("one", "two"):
+        more = copy.deepcopy(cell(twice, "double-basic"))
+        more.metadata.nbgrader.grade_id = f"double-{name}"
+        more["id"] = f"double-{name}"
+        more.source = more.source.replace("task.gives(3, want=6", f"task.gives({4 if name == 'one' else 5}, want=0")
+        twice.cells.append(more)
+    loop = "def double(x):\n    while x == 3:\n        pass\n    return 2 * x"
+    notebook = copy.deepcopy(twice)
+    cell(notebook, "double").source = loop
+    notebook.cells.append(nbformat.v4.new_code_cell("import os\nos._exit(1)", id="ends"))
+    report = grade_one(notebook, source=twice, limits=QUICK)
+    messages = {one.grade_id: one.message for one in report.cells}
+    assert "no answer in time" in messages["double-basic"]
+    assert "came back: 8" in messages["double-one"]
+    assert "came back: 10" in messages["double-two"]
 
 
 @pytest.mark.slow
@@ -546,8 +763,17 @@ def test_an_answer_turned_into_text_is_read_as_code(released, official):
         (b"[" * 200_000, "not a notebook"),
         (b'{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "not a"),
         (b"x" * (20 * 2**20 + 1), "the limit is"),
+        (b'{"cells": [], "metadata": {"a": [' + b"[]," * 10**6 + b"1]}}", "1,000,004 lists and tables"),
+        (b'{"cells": [' + b"{}," * 20_000 + b"{}]}", "20,001 cells and outputs; the limit is"),
+        (b'{"cells": [{"outputs": [' + b"1," * 20_000 + b"1]}]}", "20,002 cells and outputs; the limit is"),
+        (b'{"cells": [], "metadata": {"a": ' + b"9" * 10**5 + b"}}", "not a notebook"),
+        (b'{"cells": [], "metadata": {}, "nbformat": 1e999, "nbformat_minor": 5}', "not a"),
+        (b'{"cells": [], "metadata": {}, "nbformat": NaN, "nbformat_minor": 5}', "not a"),
     ],
-    ids=["encoding", "JSON", "list", "empty", "cells", "deep", "half a cell", "huge"],
+    ids=[
+        *("encoding", "JSON", "list", "empty", "cells", "deep", "half a cell", "huge", "brackets", "many cells"),
+        *("many outputs", "a long number", "endless", "no number"),
+    ],
 )
 def test_a_file_that_is_no_notebook_is_named_with_its_cause(tmp_path, data, complaint):
     path = tmp_path / "work.ipynb"
@@ -790,6 +1016,60 @@ def test_feedback_of_a_loud_submission_is_small(graded):
     _, out, _ = graded
     quiet = (out / "feedback" / "zz_right" / "mini" / "mini.html").stat().st_size
     assert (out / "feedback" / "loud" / "mini" / "mini.html").stat().st_size < quiet + 300_000
+
+
+@pytest.mark.slow
+def test_feedback_leaves_out_what_would_take_too_long_to_show(course, released, tmp_path, bwrap):
+    """250,000 brackets took six minutes. The assignment, its messages and all else are shown."""
+    notebook = answered(released, double="def double(x):\n    return x * x", after="print('[' * 90_000)")
+    for number in range(14):  # each output is cut at 100,000 characters, together they are too many
+        notebook.cells.append(nbformat.v4.new_code_cell("print('y' * 90_000)", id=f"loud-{number}"))
+    for number, source in enumerate(("a short text of mine", "[" * 250_000, "# a\n" * 60_000)):
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(source, id=f"text-{number}"))
+    notebook.cells.append(nbformat.v4.new_code_cell("a = 1\n" * 4_000, id="code"))
+    hand_in(tmp_path / "in", "ada", notebook)
+    (one,) = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert one.score == 1
+    page = (tmp_path / "out" / "feedback" / "ada" / "mini" / "mini.html").read_text(encoding="utf-8")
+    assert len(page) < 3_000_000
+    for text in (
+        "a short text of mine",
+        "this is the square",
+        "(A text of 250,000 characters is left out of this page.)",
+    ):
+        assert text in page
+    assert "(A text of 240,000 characters is left out of this page.)" in page
+    assert "24,000 characters of code are left out of this page" in page
+    assert re.search(r"\([\d,]+ characters of output are left out of this page\)", page)
+
+
+@pytest.mark.slow
+def test_a_feedback_page_that_takes_too_long_is_made_without_what_the_student_wrote(
+    course, released, tmp_path, bwrap, monkeypatch
+):
+    import servinglab.grading.gradebook as gradebook
+
+    wrong = answered(released, before="# a remark of mine\nprint('a loud word')", total="total = 3")
+    for student in ("ada", "bob"):
+        hand_in(tmp_path / "in", student, wrong)
+    tries = iter([True, False, True, True])  # ada's page fails once, bob's twice
+
+    def in_time(work, seconds):
+        return "it took more than 60 s" if next(tries) else original(work, seconds)
+
+    original = gradebook.in_time
+    monkeypatch.setattr(gradebook, "in_time", in_time)
+    ada, bob = grade_folder(tmp_path / "in", tmp_path / "out", course, limits=QUICK, tell=lambda text: None)
+    assert (ada.score, bob.score) == (1, 1)
+    page = (tmp_path / "out" / "feedback" / "ada" / "mini" / "mini.html").read_text(encoding="utf-8")
+    assert "a remark of mine" not in page
+    assert "a loud word" not in page
+    assert "a short list" in page
+    assert "characters of code are left out of this page" in page
+    assert any("shows nothing that the student wrote: it took more than 60 s" in text for text in ada.problems)
+    assert any("there is no feedback page: it took more than 60 s" in text for text in bob.problems)
+    folder = tmp_path / "out" / "feedback" / "bob" / "mini"
+    assert [path.name for path in folder.iterdir()] == ["report.txt"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from servinglab.grading import sandbox as sandbox_module
+from servinglab.grading import syscalls, usage
 from servinglab.grading.checks import Unanswered, plain
 from servinglab.grading.sandbox import Died, Limits, Remote, Sandbox, SandboxError, isolation_problem
 from servinglab.grading.wire import Opaque, WireError, decode, encode, pack, read_frame
@@ -148,6 +149,31 @@ def test_the_keys_of_the_graders_session_stay_with_the_grader(bwrap):
     assert inside.split() == ["False"] * 5
 
 
+LEAVE_A_KEY = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+for keyring in (-2, -3, -4, -5, libc.syscall(KEYCTL, 22, -1, -4)):
+    print(libc.syscall(KEYCTL - 2, b"user", b"servinglab-left", b"sesame", 6, keyring))
+"""
+
+
+@pytest.mark.slow
+def test_a_submission_leaves_no_key_for_the_next_one(either):
+    """The kernel keeps keyrings of a user for days, whoever runs as that user."""
+    machine = os.uname().machine
+    if machine not in syscalls.MACHINES:
+        pytest.skip(f"the system calls of {machine} aren't known here")
+    source = LEAVE_A_KEY.replace("KEYCTL", str(KEYCTL[machine]))
+    assert said(either, source).split() == ["-1"] * 5
+    either.run(
+        f"def leave():\n    import io, contextlib\n    with contextlib.redirect_stdout(io.StringIO()) as kept:\n"
+        f"        exec({source!r})\n    return kept.getvalue()"
+    )
+    calls = either.open_check(0)
+    assert calls.name("leave")().split() == ["-1"] * 5
+    either.end_check(calls)
+
+
 def test_there_are_no_capabilities_and_no_way_to_get_them(box):
     text = said(
         box,
@@ -233,7 +259,7 @@ def as_root(bwrap):
 
 def test_a_submission_graded_by_root_is_an_ordinary_user_of_the_machine(as_root, box):
     box.run("import os\nif os.fork() == 0:\n    import time\n    time.sleep(60)")
-    _, _, pids = sandbox_module._usage(box._process.pid, 1000)
+    pids = usage.processes(box._process.pid, 1000).pids
     rows = [dict(row.split(":", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines()) for pid in pids]
     # the first is root's own, and only waits for the others
     users = {tuple(row["Uid"].split()) for row in rows[1:]}

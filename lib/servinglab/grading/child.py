@@ -14,12 +14,14 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 import nbformat  # noqa: E402
 
+from servinglab.grading.apart import bound_memory  # noqa: E402
 from servinglab.grading.grade import run_notebook  # noqa: E402
 from servinglab.grading.sandbox import Limits, SandboxError  # noqa: E402
 
 
 def main() -> None:
     """Grade the notebook of one job."""
+    bound_memory()
     answer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     job = json.load(sys.stdin)

@@ -32,10 +32,13 @@ from nbformat import NotebookNode
 from servinglab.grading import notebooks
 from servinglab.grading.checks import UNFILLED, CheckFailed, Unanswered, hidden
 from servinglab.grading.kernels import compiled_kernels
-from servinglab.grading.sandbox import Calls, Died, Limits, Sandbox, SandboxError
+from servinglab.grading.sandbox import LATE, Calls, Died, Limits, Sandbox, SandboxError
+from servinglab.grading.worker import CellTimeout, time_limit
 
 MAX_RESTARTS = 3
 MAX_LATE = 2
+NOT_ASKED = f"not run: {MAX_LATE} checks of this task got no answer in time"
+COMPARING_S = 10.0  # what a check may need on top of the submission's time
 MAX_OUTPUT_CHARS = 10 * 2**20
 
 
@@ -163,8 +166,8 @@ def grade_one(
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     try:
-        # every check may use its time twice (visible, hidden), on top of the notebook's own time
-        patience = limits.total_s * 2 + 60
+        # the notebook's time, that of its hidden tests, and what its processes need to start and to end
+        patience = limits.total_s * 2 + 120
         out, err = child.communicate(json.dumps(job).encode(), timeout=patience)
     except BaseException as error:
         child.kill()
@@ -202,22 +205,23 @@ def run_part(source: str, names: Mapping[str, Any] | Callable[[str], Any], space
         Whether these lines are hidden: the message then gives no input and no number away.
     """
     find = names if callable(names) else names.__getitem__
-    try:
-        for name in notebooks.free_names(source):
+    for name in notebooks.free_names(source):
+        try:
             if name not in space:
                 space[name] = find(name)
+        except (NameError, KeyError):
+            return f"{name} is not defined here: its cell is missing, or stopped before it was reached"
+        except Unanswered as failure:
+            return failure.public if secret else failure.came
+    try:
         with hidden() if secret else contextlib.nullcontext():
             exec(compile(source, "<check>", "exec"), space)
     except CheckFailed as failure:
         return str(failure)
     except Unanswered as failure:
         return failure.public if secret else failure.came
-    except (NameError, KeyError) as failure:
-        missing = getattr(failure, "name", None) or str(failure).strip("'\"")
-        known = missing.removeprefix("name '").removesuffix("' is not defined")
-        return f"{known} is not defined here: its cell is missing, or stopped before it was reached"
     except Exception as failure:
-        # an answer of a kind that the check did not expect; its text may quote the check
+        # an answer of a kind that the check did not expect; its text may quote the check, or the answer
         return f"the check could not read the answer ({type(failure).__name__})"
     return ""
 
@@ -268,111 +272,153 @@ class _Ended(Exception):
 def run_notebook(
     notebook: NotebookNode, folder: Path | None, isolate: bool, limits: Limits, edited: list[str]
 ) -> tuple[dict[int, CellReport], list[str]]:
-    """Run a notebook; start again without a cell that took the process down."""
-    until = time.monotonic() + limits.total_s
-    skipped: dict[int, str] = {}
-    late: Counter[str] = Counter()
+    """Run a notebook; start again without a cell that took the process down before any hidden test ran."""
+    run = _Run(notebook, limits, edited)
     while True:
-        left = dataclasses.replace(limits, total_s=until - time.monotonic())
         try:
-            reports, problems = _attempt(notebook, folder, isolate, left, edited, skipped, late)
+            problems = run.once(folder, isolate)
             break
         except _Ended as end:
-            skipped[end.index] = end.cause
-            if len(skipped) > MAX_RESTARTS or until - time.monotonic() < 1:
-                return _nothing_more(notebook, end), [f"{_place(notebook, end.index)} ended the run: {end.cause}"]
-    left_out = [f"{_place(notebook, i)} was left out: {why}" for i, why in skipped.items()]
-    return reports, [*left_out, *problems]
+            run.skipped[end.index] = end.cause
+            if len(run.skipped) > MAX_RESTARTS or run.left_s < 1:
+                checks = {index: cell for index, cell in enumerate(notebook.cells) if notebooks.is_check(cell)}
+                reports = {index: _report(cell, f"not run: {end.cause}", "not run") for index, cell in checks.items()}
+                return reports, [f"{run.place(end.index)} ended the run: {end.cause}"]
+    left_out = [f"{run.place(index)} was left out: {why}" for index, why in run.skipped.items()]
+    return run.reports, [*left_out, *problems, *run.without_answers()]
 
 
-def _nothing_more(notebook: NotebookNode, end: _Ended) -> dict[int, CellReport]:
-    return {
-        index: _report(cell, f"not run: {end.cause}", "not run")
-        for index, cell in enumerate(notebook.cells)
-        if notebooks.is_check(cell)
-    }
+class _Run:
+    """One notebook's way through the sandbox, begun anew if a cell ends it.
 
+    `skipped` holds the cells that ended a process and how they did; `silent` the checks that were asked in vain and
+    what came in place of an answer. `reports` are those of the last time.
+    """
 
-def _place(notebook: NotebookNode, index: int) -> str:
-    name = notebooks.grade_id(notebook.cells[index])
-    return f"cell {index + 1}" + (f" ({name})" if name else "")
+    def __init__(self, notebook: NotebookNode, limits: Limits, edited: list[str]) -> None:
+        self.notebook, self.limits, self.edited = notebook, limits, edited
+        self.until = time.monotonic() + limits.total_s
+        self.skipped: dict[int, str] = {}
+        self.silent: dict[int, str] = {}
+        self.reports: dict[int, CellReport] = {}
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the notebook's time."""
+        return self.until - time.monotonic()
 
-def _attempt(
-    notebook: NotebookNode,
-    folder: Path | None,
-    isolate: bool,
-    limits: Limits,
-    edited: list[str],
-    skipped: Mapping[int, str],
-    late: Counter[str],
-) -> tuple[dict[int, CellReport], list[str]]:
-    """Run every cell and check once. `late` counts, task by task, checks that got no answer in time."""
-    reports: dict[int, CellReport] = {}
-    problems: list[str] = []
-    later: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
-    checks = sum(map(notebooks.is_check, notebook.cells))
-    outputs = _Outputs()
-    with Sandbox(folder, isolate=isolate, limits=limits, checks=checks, kernels=_kernels(notebook)) as box:
+    def place(self, index: int) -> str:
+        """What a cell is called in a problem."""
+        name = notebooks.grade_id(self.notebook.cells[index])
+        return f"cell {index + 1}" + (f" ({name})" if name else "")
 
-        def run_parts(index: int, sources: list[str], calls: Calls, space: dict[str, Any], secret: bool) -> str:
-            """The first failure's message. A task that is late again and again isn't asked: others need the time."""
-            task = _task(notebook.cells[index])
-            if late[task] >= MAX_LATE:
-                return f"not run: {MAX_LATE} checks of this task got no answer in time"
-            message = next((said for part in sources if (said := run_part(part, calls.name, space, secret))), "")
-            late[task] += calls.late
-            return message
+    def once(self, folder: Path | None, isolate: bool) -> list[str]:
+        """Run every cell and check, all hidden tests at the end, in one sandbox; return the problems.
 
-        def still_there(index: int) -> None:
-            if not box.alive:
-                raise _Ended(index, box.cause or "its process ended")
+        Nothing of the submission is heard after the first hidden test but the answers to these tests.
+        """
+        self.reports = {}
+        checks = sum(map(notebooks.is_check, self.notebook.cells))
+        kernels = _kernels(self.notebook)
+        with Sandbox(
+            folder, isolate=isolate, limits=self.limits, checks=checks, seconds=self.left_s, kernels=kernels
+        ) as box:
+            waiting, problems = self._cells(box)
+            box.seal()
+            for index, calls, space, secret in waiting:
+                box.reopen(calls)
+                if box.left_s > 0:
+                    self.reports[index] = self._ask(index, secret, calls, space, True)
+                else:
+                    said = f"not run: the {self.limits.total_s:g} s for all hidden tests were used up"
+                    self.reports[index] = _report(self.notebook.cells[index], said, "not run")
+                box.end_check(calls)
+            if waiting and not box.alive:
+                problems.append(f"the hidden tests ended early: {box.cause or 'its process ended'}")
+        for index, report in self.reports.items():
+            if not report.passed:
+                self.notebook.cells[index].outputs = [_error("CheckFailed", report.message)]
+        return problems
 
-        for index, cell in enumerate(notebook.cells):
+    def _cells(self, box: Sandbox) -> tuple[list[tuple[int, Calls, dict[str, Any], list[str]]], list[str]]:
+        """Run every cell and ask every visible check; return the checks with hidden tests to come, and the problems."""
+        waiting: list[tuple[int, Calls, dict[str, Any], list[str]]] = []
+        problems: list[str] = []
+        outputs = _Outputs()
+        used_up = f"not run: the notebook's {self.limits.total_s:g} s were used up"
+        for index, cell in enumerate(self.notebook.cells):
             if cell.cell_type != "code":
                 continue
             cell.outputs = []
-            if not notebooks.is_check(cell):
-                if index in skipped:
-                    cell.outputs = [_error("Stopped", skipped[index])]
+            if box.left_s <= 0:
+                if not any(problem.endswith(used_up) for problem in problems):
+                    problems.append(f"{self.place(index)} and those after it: {used_up}")
+                if notebooks.is_check(cell):
+                    self.reports[index] = _report(cell, used_up, "not run")
+            elif not notebooks.is_check(cell):
+                if index in self.skipped:
+                    cell.outputs = [_error("Stopped", self.skipped[index])]
                 elif cell.source.strip():
                     try:
                         reply = box.run(cell.source)
                     except Died as death:
                         raise _Ended(index, str(death)) from None
-                    problems += outputs.keep(cell, reply, _place(notebook, index))
-            elif index in skipped:
-                reports[index] = _report(cell, f"no answer: {skipped[index]}")
-            elif notebooks.grade_id(cell) in edited:
+                    problems += outputs.keep(cell, reply, self.place(index))
+            elif index in self.skipped:
+                self.reports[index] = _report(cell, f"no answer: {self.skipped[index]}")
+            elif notebooks.grade_id(cell) in self.edited:
                 message = "this check's text was edited: put the released text back, then it counts again"
-                reports[index] = _report(cell, message, "edited")
+                self.reports[index] = _report(cell, message, "edited")
             else:
                 visible = [source for secret, source in notebooks.parts(cell.source) if not secret]
                 secret = [source for secret, source in notebooks.parts(cell.source) if secret]
                 space: dict[str, Any] = {}
                 try:
-                    calls = box.open_check(len(reports))
+                    calls = box.open_check(len(self.reports))
                 except Died as death:
                     raise _Ended(index, str(death)) from None
-                message = run_parts(index, visible, calls, space, False)
-                if secret and not message and calls.forked:
-                    later.append((index, calls, space, secret))
-                    reports[index] = _report(cell, "")
-                    continue
-                message = message or run_parts(index, secret, calls, space, True)
-                box.end_check(calls)
-                still_there(index)
-                reports[index] = _report(cell, message)
-        for index, calls, space, secret in later:
-            calls.restart_clock()
-            message = run_parts(index, secret, calls, space, True)
-            box.end_check(calls)
-            still_there(index)
-            reports[index] = _report(notebook.cells[index], message)
-    for index, report in reports.items():
-        if not report.passed:
-            notebook.cells[index].outputs = [_error("CheckFailed", report.message)]
-    return reports, problems
+                self.reports[index] = self._ask(index, visible, calls, space, False)
+                if secret and self.reports[index].passed:
+                    waiting.append((index, calls, space, secret))
+                    box.put_off(calls)
+                else:
+                    box.end_check(calls)
+                if not box.alive:
+                    raise _Ended(index, box.cause or "its process ended")
+        return waiting, problems
+
+    def _ask(self, index: int, sources: list[str], calls: Calls, space: dict[str, Any], secret: bool) -> CellReport:
+        """Run parts of a check up to the first failure. A task that is late again and again isn't asked any more."""
+        cell = self.notebook.cells[index]
+        if len(self._late(_task(cell)) - {index}) >= MAX_LATE:  # the other tasks need the time
+            return _report(cell, NOT_ASKED, "not run")
+        message = ""
+        try:
+            with time_limit(self.limits.check_s + COMPARING_S):
+                for source in sources:
+                    message = message or run_part(source, calls.name, space, secret)
+        except CellTimeout:
+            message = "the answers took too long to compare"
+        if calls.silence:
+            self.silent[index] = calls.silence.public
+        return _report(cell, message)
+
+    def _late(self, task: str) -> set[int]:
+        """Checks of a task that got no answer in time."""
+        cells = self.notebook.cells
+        return {index for index, why in self.silent.items() if why == LATE and _task(cells[index]) == task}
+
+    def without_answers(self) -> list[str]:
+        """One sentence for each task and each way in which it gave no answer."""
+        silent: dict[tuple[str, str], list[str]] = {}
+        for index, why in self.silent.items():
+            silent.setdefault((self.reports[index].task, why), []).append(self.reports[index].grade_id)
+        not_asked = Counter(report.task for report in self.reports.values() if report.message == NOT_ASKED)
+        return [
+            f"{task}: {why} ({', '.join(names)})"
+            + (f"; {not_asked[task]} more of its checks were not run" if why == LATE and not_asked[task] else "")
+            for (task, why), names in silent.items()
+        ]
 
 
 def _kernels(notebook: NotebookNode) -> Path | None:

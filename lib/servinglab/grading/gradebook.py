@@ -10,17 +10,16 @@ What this module does not do: find out what was handed in (`submissions`), or re
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bleach  # type: ignore[import-untyped]
 import nbformat
-from jinja2 import pass_context
-from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
@@ -30,18 +29,15 @@ from traitlets import Bool
 from traitlets.config import Config
 
 from servinglab.grading import notebooks, tables
+from servinglab.grading.apart import in_time
 from servinglab.grading.build import generate, nbgrader_course
+from servinglab.grading.feedback import FeedbackExporter, LeaveOut, ScrubHidden
 from servinglab.grading.grade import Report, grade_one, tidy
 from servinglab.grading.sandbox import Limits
 from servinglab.grading.submissions import Submission, find_submissions
 
-# what markdown makes; everything else in a text cell is shown as it was written
-TEXT_TAGS = {
-    *("a", "abbr", "b", "blockquote", "br", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i"),
-    *("li", "ol", "p", "pre", "span", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
-}
-HIDDEN_NOTE = "# (hidden tests ran here)"
 MAX_PROBLEMS = 50
+PAGE_S = 60.0  # for one page of feedback; it takes about one
 GRADES = ("student", "assignment", "score", "max_score", "outcome", "problems", "handed_in_as")
 _EARLIER = "note: an earlier run gave "
 
@@ -98,27 +94,6 @@ class AutogradePlainFiles(Autograde):
             raise NbGraderException(f"{refused} submissions weren't graded: see above")
 
 
-class ScrubHidden(NbGraderPreprocessor):
-    """Takes the text of hidden tests out of feedback."""
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        if notebooks.BEGIN_HIDDEN in cell.source and notebooks.is_check(cell):
-            cell.source = notebooks.without_hidden(cell.source).rstrip() + f"\n{HIDDEN_NOTE}"
-        return cell, resources
-
-
-class FeedbackExporter(HTMLExporter):
-    """Feedback pages in which no script of a submission runs: they are opened on a teacher's screen.
-
-    nbgrader's template forgets to clean text cells; `sanitize_html` covers the rest.
-    """
-
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        html = super().markdown2html(context, source)
-        return bleach.clean(html, tags=TEXT_TAGS, attributes={"*": ["class", "id", "href", "title", "align"]})
-
-
 def settings() -> Config:
     """nbgrader's settings for this course, shared by `nbgrader_config.py` and `grade_folder`."""
     config = Config()
@@ -128,7 +103,7 @@ def settings() -> Config:
     config.Autograde.autograde_preprocessors = [
         SandboxExecute if step is Execute else step for step in Autograde.autograde_preprocessors.default_args[0]
     ]
-    config.GenerateFeedback.preprocessors = [ScrubHidden, *GenerateFeedback.preprocessors.default_args[0]]
+    config.GenerateFeedback.preprocessors = [ScrubHidden, LeaveOut, *GenerateFeedback.preprocessors.default_args[0]]
     config.GenerateFeedback.exporter_class = FeedbackExporter
     config.HTMLExporter.sanitize_html = True
     return config
@@ -364,17 +339,40 @@ def _earlier(row: Mapping[str, str], score: str, most: str, outcome: str) -> lis
 def _with_nbgrader(student: str, name: str, out: Path, root: Path, isolate: bool, limits: Limits | None) -> Report:
     """Let nbgrader restore, grade and enter one cleaned submission, and write its feedback page."""
     execute = SandboxExecute(limits=limits, isolate=isolate, enabled=True)
-    with nbgrader_course(out, name, source=root / "solutions") as course:
-        course["config"].merge({key: value for key, value in settings().items() if key != "CourseDirectory"})
-        course["coursedir"].student_id = student
+    with _course_of(student, name, out, root) as course:
         grader = Autograde(**course)
         grader.autograde_preprocessors = [
             execute if step is SandboxExecute else step for step in grader.autograde_preprocessors
         ]
         grader.start()
-        GenerateFeedback(**course).start()
     assert execute.report is not None
-    return execute.report
+    left_out = _write_page(student, name, out, root)
+    return dataclasses.replace(execute.report, problems=(*execute.report.problems, *left_out))
+
+
+def _write_page(student: str, name: str, out: Path, root: Path) -> list[str]:
+    """Let nbgrader write one feedback page; return what was left out of it, if anything."""
+
+    def generate_page(own: bool) -> None:
+        with _course_of(student, name, out, root) as course:
+            course["config"].LeaveOut.own = own
+            GenerateFeedback(**course).start()
+
+    failure = in_time(lambda: generate_page(True), PAGE_S)
+    if not failure:
+        return []
+    if not in_time(lambda: generate_page(False), PAGE_S):
+        return [f"the feedback page shows nothing that the student wrote: {failure}"]
+    shutil.rmtree(out / "feedback" / student / name, ignore_errors=True)
+    return [f"there is no feedback page: {failure}"]
+
+
+@contextlib.contextmanager
+def _course_of(student: str, name: str, out: Path, root: Path) -> Iterator[dict]:
+    with nbgrader_course(out, name, source=root / "solutions") as course:
+        course["config"].merge({key: value for key, value in settings().items() if key != "CourseDirectory"})
+        course["coursedir"].student_id = student
+        yield course
 
 
 def _enter_zero(student: str, name: str, out: Path) -> None:

@@ -13,9 +13,11 @@ import builtins
 import contextlib
 import copy
 import hashlib
+import json
 import os
 import shutil
 import stat
+import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ import nbformat
 from nbformat import NotebookNode
 
 MAX_NOTEBOOK_BYTES = 20 * 2**20
+MAX_CONTAINERS = 10**6  # lists and tables in one file: each takes two bytes there and up to 200 in memory
+MAX_CELLS = 10_000  # with their outputs: each costs as much to validate as a hundred lines of text
+MAX_SEARCHED_CHARS = 100_000  # of one cell, for the teacher's notes; ten times as much in all
 MAX_FILES_BYTES = 50 * 2**20
 MAX_LEFT_OUT = 20
 BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
@@ -50,6 +55,7 @@ _UNUSUAL = (
     "socket",
     "subprocess",
 )
+MAX_PARTS = 3  # no name in these tables has more
 _UNUSUAL_CALLS = ("os._exit", "os.fork", "os.write", "sys.settrace", "sys.setprofile", "sys.modules", "atexit.register")
 
 
@@ -71,6 +77,8 @@ def read_notebook(path: Path) -> NotebookNode:
     except OSError as error:
         raise NotebookError(f"{path.name} can't be read: {error.strerror}") from None
     try:
+        if too_large := _too_large(text):
+            raise NotebookError(f"{path.name} has {too_large}")
         notebook = nbformat.reads(text, as_version=4)
         nbformat.validate(notebook)
         nbformat.writes(notebook).encode("utf-8")
@@ -83,6 +91,23 @@ def read_notebook(path: Path) -> NotebookNode:
     except nbformat.ValidationError as error:
         raise NotebookError(f"{path.name} is not a valid notebook: {str(error.message)[:200]}") from None
     return notebook
+
+
+def _too_large(text: str) -> str:
+    """What a file has too much of to be validated in a reasonable time; empty if it is no notebook or no large one."""
+    count = text.count("{") + text.count("[")
+    if count > MAX_CONTAINERS:
+        return f"{count:,} lists and tables; the limit is {MAX_CONTAINERS:,}"
+    book = json.loads(text)
+    sheets = [book, *_lists(book, "worksheets")]  # format 3 has its cells in there
+    cells = [cell for sheet in sheets for cell in _lists(sheet, "cells")]
+    count = len(cells) + sum(len(_lists(cell, "outputs")) for cell in cells)
+    return f"{count:,} cells and outputs; the limit is {MAX_CELLS:,}" if count > MAX_CELLS else ""
+
+
+def _lists(table: Any, name: str) -> list[Any]:
+    found = table.get(name) if isinstance(table, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def grade_id(cell: NotebookNode) -> str:
@@ -190,21 +215,45 @@ def notes(notebook: NotebookNode) -> list[str]:
     ['note: cell 1 uses servinglab.theory, which holds finished versions of many tasks']
     """
     trees: dict[int, ast.AST] = {}
+    found, searched = list[str](), 0
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type == "code" and not is_locked(cell):
-            with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # it says so itself when it runs
-                trees[number] = ast.parse(cell.source)
+            size = len(cell.source)
+            if size > MAX_SEARCHED_CHARS or searched + size > 10 * MAX_SEARCHED_CHARS:
+                found.append(f"note: cell {number} is too long to be looked through")
+                continue
+            searched += size
+            if tree := _tree(cell.source):
+                trees[number] = tree
     imported = dict(pair for tree in trees.values() for pair in _imports(tree))  # one cell's imports serve the others
-    found = []
     for number, tree in trees.items():
         used = {full for _, full in _imports(tree)} | _attributes(tree, imported)
+        heads = {".".join(one.split(".")[:length]) for one in used for length in range(1, MAX_PARTS + 1)}
         for name in _ANSWERS:
-            if any(one == name or one.startswith(f"{name}.") for one in used):
+            if name in heads:
                 found.append(f"note: cell {number} uses {name}, which holds finished versions of many tasks")
         for name in (*_UNUSUAL, *_UNUSUAL_CALLS):
-            if any(one == name or one.startswith(f"{name}.") for one in used):
+            if name in heads:
                 found.append(f"note: cell {number} uses {name}, which no solution needs")
     return found
+
+
+def _tree(source: str) -> ast.AST | None:
+    """A cell as Python reads it, without its lines for IPython; None if it is no Python: it says so when it runs."""
+    if not source.isascii():  # how long Python compares names grows with the square of the accents on one letter
+        source = "".join(one for one in source if not unicodedata.combining(one))
+    for text in (source, "\n".join(map(_without_magic, source.split("\n")))):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.parse(text)
+    return None
+
+
+def _without_magic(line: str) -> str:
+    words = line.strip()
+    if words.startswith(("%", "!", "?")) or words.endswith("?"):
+        return line[: len(line) - len(line.lstrip())] + "pass"
+    name, sign, value = line.partition("=")
+    return f"{name}= None" if sign and value.lstrip().startswith(("%", "!")) else line
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -220,11 +269,11 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _attributes(tree: ast.AST, imported: Mapping[str, str]) -> set[str]:
-    """Dotted names such as `sl.theory.pot_rate`, their first part in full."""
+    """Dotted names such as `sl.theory.pot_rate`, their first part in full; of long ones only the beginning."""
     used = set[str]()
     for node in ast.walk(tree):
         parts, value = list[str](), node
-        while isinstance(value, ast.Attribute):
+        while isinstance(value, ast.Attribute) and len(parts) < MAX_PARTS:
             parts.insert(0, value.attr)
             value = value.value
         if parts and isinstance(value, ast.Name):

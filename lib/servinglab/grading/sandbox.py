@@ -1,7 +1,8 @@
 """A process for one submission, as far from everything else as the system allows.
 
 With bubblewrap the process has no network, no capabilities and no way to see other processes; it finds the
-interpreter, its packages, this library and its own files, all read-only, and scratch folders of limited size.
+interpreter, its packages, this library and its own files, all read-only, and scratch folders of limited size. What it
+holds is counted from outside (`usage`); what can't be counted, it can't have (`syscalls`).
 Where root grades, the submission runs as a user who owns nothing: what holds it is then not bubblewrap alone.
 Without bubblewrap only the limits on time, memory and file size remain, which a hostile submission can get around:
 that is for a learner's own work on a learner's own machine, or for a teacher who says so.
@@ -35,14 +36,19 @@ from pathlib import Path
 from typing import Any
 
 import servinglab
+from servinglab.grading import usage
 from servinglab.grading.checks import Unanswered
 from servinglab.grading.notebooks import copy_files
-from servinglab.grading.wire import Opaque, WireError, decode, pack, read_frame
+from servinglab.grading.wire import Opaque, WireError, decode, pack, parse, read_body, read_frame
 
+CAN_FORK = sys.platform == "linux"
 BWRAP_AT_LEAST = (0, 8)
+GRACE_S = 2.0  # for a cell to stop by itself, beyond its time
 BWRAP_OUTSIDE = 2  # its processes that wait outside the sandbox, where the kernel's own limit doesn't count them
 SCRATCH = "/scratch"
+WRITABLE = ("/tmp", "/dev/shm", SCRATCH)
 SUBMISSION = "/submission"
+OPEN_FILES = 256
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Limits:
     """What one submission may use.
 
     `cell_s` and `check_s` are wall-clock seconds for one cell and for one check cell's calls together, `total_s` for
-    the whole notebook; `memory_bytes` is for one process and for all of them together; `scratch_bytes` for each of the
-    writable folders; `processes` counts threads too.
+    all cells with their visible checks, and once more for all hidden tests; `memory_bytes` is for one process and for
+    all of them together; `scratch_bytes` for each of the writable folders; `processes` counts threads too.
     """
 
     cell_s: float = 30.0
@@ -145,7 +151,8 @@ def _sandbox(files: Path | None, limits: Limits, kernels: Path | None = None) ->
         *("--uid", "65534", "--gid", "65534", "--hostname", "kitchen"),
         *("--die-with-parent", "--new-session"),
         *("--proc", "/proc", *_proc_covers(), "--dev", "/dev"),
-        *("--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", SCRATCH),
+        *[word for folder in WRITABLE for word in ("--size", size, "--tmpfs", folder)],
+        *("--dev-bind", "/dev/full", "/dev/zero"),  # as good to read; mapped, the other is memory that counts nowhere
         *("--dir", f"{SCRATCH}/tmp"),
         *seen,  # after the scratch folders: the checkout or its environment may lie below one of them
         *submission,
@@ -271,6 +278,8 @@ class Sandbox:
         How many check cells will come: each gets its own line and its own copy of the process.
     kernels : Path, optional
         A folder of `kernels.compiled_kernels`, for a submission that simulates.
+    seconds : float, optional
+        What is left of `limits.total_s`, if not all of it.
 
     Raises
     ------
@@ -279,17 +288,25 @@ class Sandbox:
     """
 
     def __init__(
-        self, files: Path | None, *, isolate: bool, limits: Limits, checks: int, kernels: Path | None = None
+        self,
+        files: Path | None,
+        *,
+        isolate: bool,
+        limits: Limits,
+        checks: int,
+        seconds: float | None = None,
+        kernels: Path | None = None,
     ) -> None:
         if isolate and (problem := isolation_problem()):
             raise SandboxError(problem)
         self.limits = limits
         self.cause = ""
-        self._deadline = time.monotonic() + limits.total_s
-        self._replies: queue.Queue[Any] = queue.Queue()
+        self._sealed = False
+        self._inside = 0  # the process whose files and sockets are those of the sandbox, once there is one
+        self._deadline = time.monotonic() + (limits.total_s if seconds is None else seconds)
+        self._replies: queue.Queue[bytes | None] = queue.Queue(maxsize=1)
         self._stack = contextlib.ExitStack()
-        can_fork = sys.platform == "linux"
-        pairs = [socket.socketpair() for _ in range(checks)] if can_fork else []
+        pairs = [socket.socketpair() for _ in range(checks)] if CAN_FORK else []
         self._lines = [ours for ours, _ in pairs]
         self._scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="servinglab-"))
         work = Path(self._scratch, "work")
@@ -306,10 +323,12 @@ class Sandbox:
             Path(scratch, "tmp").mkdir()
         lines = [theirs.fileno() for _, theirs in pairs]
         options = {
+            "isolated": isolate,
             "limits": {
                 "memory_bytes": limits.memory_bytes,
                 "scratch_bytes": limits.scratch_bytes,
                 "cpu_s": int(limits.total_s) + 60,
+                **({"open_files": OPEN_FILES} if isolate else {}),
                 # where the user's other processes count as well, only `_watch` limits them
                 **({"processes": limits.processes} if isolate and _counts_by_namespace() else {}),
             },
@@ -337,12 +356,14 @@ class Sandbox:
         if sys.platform == "linux":
             threading.Thread(target=self._watch, daemon=True).start()
         try:
-            self._ask(None, 60.0)
+            self._ask(None, 60.0, "its start")
         except Died as error:
             self._errors.seek(0)
             said = self._errors.read(4000).decode(errors="replace").strip().splitlines()
             self.close()
             raise SandboxError(f"the submission's process did not start: {said[-1] if said else error}") from None
+        if isolate:
+            self._inside = usage.processes(self._process.pid, limits.processes).pids[-1]  # there is one child each yet
 
     def __enter__(self) -> Sandbox:
         return self
@@ -355,7 +376,12 @@ class Sandbox:
         self._end("")
         self._process.wait()
         # a reader must be gone before its pipe is closed: the number would be used again, and it would read on there
-        self._listener.join(timeout=5)
+        for _ in range(100):
+            with contextlib.suppress(queue.Empty):
+                self._replies.get_nowait()  # it may wait until somebody takes what it has read
+            self._listener.join(timeout=0.05)
+            if not self._listener.is_alive():
+                break
         pipes = [self._process.stdin, *self._lines, *([] if self._listener.is_alive() else [self._process.stdout])]
         for pipe in pipes:
             with contextlib.suppress(OSError):
@@ -368,6 +394,11 @@ class Sandbox:
         """Whether the process still runs and was not told to end."""
         return not self.cause and self._process.poll() is None
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the notebook's time."""
+        return self._deadline - time.monotonic()
+
     def run(self, source: str) -> dict[str, Any]:
         """Run one cell: its `outputs` as in a notebook, and its `error` (class and text) or None.
 
@@ -376,76 +407,101 @@ class Sandbox:
         Died
             If the process is gone, or had to be ended because it ignored its time limit.
         """
-        reply = self._ask({"run": source, "seconds": self.limits.cell_s}, self.limits.cell_s + 2.0)
+        seconds = max(min(self.limits.cell_s, self.left_s), 0.1)
+        reply = self._ask({"run": source, "seconds": seconds}, seconds + GRACE_S, "a cell")
         if not isinstance(reply.get("outputs"), list):
             raise Died(self._end("it sent something that is no answer"))
         return reply
 
     def open_check(self, number: int) -> Calls:
         """The notebook as it is now, ready to answer calls until `end_check`."""
-        reply = self._ask({"check": number}, 10.0)
+        reply = self._ask({"check": number}, 10.0, "copying the notebook for a check")
         if "error" in reply:
             raise Died("it could not start a process for the check")
-        if reply.get("forked"):
-            line = self._lines[number]
-
-            def ask(request: dict[str, Any], seconds: float) -> Any:
-                line.settimeout(max(seconds, 0.001))
-                try:
-                    line.sendall(pack(request))
-                    return read_frame(line.recv)
-                except TimeoutError:
-                    raise _late() from None
-                except (OSError, WireError):
-                    raise _dead() from None
-
-            return Calls(ask, self.limits.check_s, number, forked=True)
+        if CAN_FORK:
+            if not reply.get("forked"):  # then hidden tests would be asked where later cells can see them
+                raise Died(self._end("it made no copy of itself for the check"))
+            return Calls(functools.partial(_ask_line, self._lines[number]), self._until, number)
 
         def ask_here(request: dict[str, Any], seconds: float) -> Any:
             try:
-                return self._ask(request, seconds)
+                return self._ask(request, seconds, "a check")
             except Died:
                 raise (_late() if "time" in self.cause else _dead()) from None
 
-        return Calls(ask_here, self.limits.check_s, number, forked=False)
+        return Calls(ask_here, self._until, number)
+
+    def _until(self) -> float:
+        """When a check that starts now must have its answers."""
+        return min(time.monotonic() + self.limits.check_s, self._deadline)
 
     def end_check(self, calls: Calls) -> None:
         """Let go of one check's copy of the notebook."""
         with contextlib.suppress(Died):
-            if calls.forked:
-                self._ask({"end": calls.number}, 5.0)
+            if not CAN_FORK:
+                self._send({"done": True}, GRACE_S)
+            elif self._sealed:
+                self._send({"end": calls.number}, GRACE_S)
             else:
-                self._send({"done": True})
+                self._ask({"end": calls.number}, 5.0, "ending a check")
 
-    def _send(self, request: dict[str, Any]) -> None:
+    def put_off(self, calls: Calls) -> None:
+        """Let a check wait until it is opened again: its copy waits with it; without copies, the notebook goes on."""
+        if not CAN_FORK:
+            self.end_check(calls)
+
+    def seal(self) -> None:
+        """Listen to the notebook's own process no more: only its copies still answer, for `total_s` from now on.
+
+        Hidden tests come after this, so that nothing that is shown can hold what they ask.
+        """
+        self._sealed = CAN_FORK
+        self._deadline = time.monotonic() + self.limits.total_s
+
+    def reopen(self, calls: Calls) -> None:
+        """Go on with a check that was put off."""
+        calls.restart_clock()
+        if not CAN_FORK:
+            with contextlib.suppress(Died):  # who is dead gives no answer
+                self.open_check(calls.number)
+
+    def _send(self, request: dict[str, Any], seconds: float) -> None:
         assert self._process.stdin is not None
+        stuck = threading.Timer(seconds, self._end, [f"it read nothing for {seconds:g} s"])
+        stuck.start()
         try:
             self._process.stdin.write(pack(request))
             self._process.stdin.flush()
         except OSError:
             raise Died(self._end("its process ended")) from None
+        finally:
+            stuck.cancel()
 
-    def _ask(self, request: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any] | None, seconds: float, what: str) -> dict[str, Any]:
+        assert not self._sealed
         if request is not None:
-            self._send(request)
-        left = self._deadline - time.monotonic()
+            self._send(request, seconds)
         try:
-            reply = self._replies.get(timeout=max(min(seconds, left), 0.001))
+            reply = self._replies.get(timeout=max(seconds, 0.001))
         except queue.Empty:
-            whole = left < seconds
-            limit = self.limits.total_s if whole else seconds
-            what = "the whole notebook" if whole else "a cell"
-            raise Died(self._end(f"{what} took more time than its limit of {limit:g} s")) from None
-        if not isinstance(reply, dict):
+            raise Died(self._end(f"{what} took more time than its limit of {seconds:g} s")) from None
+        try:
+            answer = None if reply is None else parse(reply)
+        except WireError:
+            answer = None
+        if not isinstance(answer, dict):
             raise Died(self._end("its process ended"))
-        return reply
+        return answer
 
     def _listen(self) -> None:
+        """Read ahead by one message: whoever sends more waits until this one was asked for. Drop what is not heard."""
         assert self._process.stdout is not None
         read: Callable[[int], bytes] = functools.partial(os.read, self._process.stdout.fileno())
         try:
             while True:
-                self._replies.put(read_frame(read))
+                body = read_body(read)
+                if not self._sealed:
+                    self._replies.put(body)
         except (WireError, OSError, ValueError):
             self._replies.put(None)
 
@@ -453,10 +509,14 @@ class Sandbox:
         """End a sandbox that uses more memory or processes, all together, than it may."""
         most = self.limits.processes + BWRAP_OUTSIDE
         while self._process.poll() is None:
-            threads, memory, pids = _usage(self._process.pid, most)
-            if threads > most:
+            found = usage.processes(self._process.pid, most)
+            inside = usage.files(self._inside, WRITABLE) + usage.sockets(self._inside) if self._inside else 0
+            if found.threads > most:
                 self._end(f"it started more than {self.limits.processes} processes")
-            elif memory > self.limits.memory_bytes and _shared_out(pids) > self.limits.memory_bytes:
+            elif (
+                found.memory + inside > self.limits.memory_bytes
+                and usage.shared_out(found.pids) + inside > self.limits.memory_bytes
+            ):
                 self._end(f"it used more than {self.limits.memory_bytes / 2**30:g} GiB of memory")
             time.sleep(0.1)
 
@@ -472,15 +532,19 @@ class Sandbox:
 
 
 class Calls:
-    """Asks one copy of the notebook for names, attributes and calls, within one time limit for them all."""
+    """Asks one copy of the notebook for names, attributes and calls, within one time limit for them all.
 
-    def __init__(self, ask: Callable[[dict[str, Any], float], Any], seconds: float, number: int, forked: bool) -> None:
-        self._ask, self.seconds, self.number, self.forked = ask, seconds, number, forked
-        self.late = False  # whether some answer didn't come in time
-        self._until = time.monotonic() + seconds
+    `ask` sends a request and returns the reply, within some seconds; `until` says when answers to what starts now
+    must be there. `silence` is what came in place of an answer, once that happened: nothing more is asked then.
+    """
+
+    def __init__(self, ask: Callable[[dict[str, Any], float], Any], until: Callable[[], float], number: int) -> None:
+        self._ask, self._limit, self.number = ask, until, number
+        self.silence: Silent | None = None
+        self.restart_clock()
 
     def restart_clock(self) -> None:
-        self._until = time.monotonic() + self.seconds
+        self._until = self._limit()
 
     def name(self, name: str) -> Any:
         """The value of a global name; `NameError` where the notebook has none."""
@@ -490,38 +554,39 @@ class Calls:
         return reply
 
     def request(self, request: dict[str, Any]) -> Any:
-        return self._value(self._reply(request))
+        return self._reply(request)[0]
 
     def call(self, ref: int, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, list[str]]:
         """The answer to a call, and a `wire.picture` of its arguments after it."""
         arguments = base64.b64encode(pickle.dumps((args, kwargs))).decode()
-        reply = self._reply({"ref": ref, "arguments": arguments})
-        match self._value(reply), reply.get("arguments"):
-            case value, [*after] if all(isinstance(text, str) for text in after):
-                return value, after
+        value, after = self._reply({"ref": ref, "arguments": arguments})
+        match after:
+            case [*texts] if all(isinstance(text, str) for text in texts):
+                return value, texts
         raise _dead()
 
-    def _reply(self, request: dict[str, Any]) -> Any:
+    def _reply(self, request: dict[str, Any]) -> tuple[Any, Any]:
+        """The answer to one question, and what was said of a call's arguments."""
+        if self.silence:
+            raise self.silence
         try:
-            return self._ask(request, self._until - time.monotonic())
-        except Late:
-            self.late = True
+            match self._ask(request, self._until - time.monotonic()):
+                case {"missing": True}:
+                    return _MISSING, None
+                case {"error": {"name": str(name), "text": str(text), "place": str(place)}}:
+                    raise Unanswered.from_error(name[:100], text[:1000], place[:200])
+                case {"value": value, **rest}:
+                    try:
+                        plain = decode(value)
+                    except (WireError, RecursionError):
+                        raise Unanswered(NOT_PLAIN, NOT_PLAIN) from None
+                    if isinstance(plain, Opaque):  # the stand-in's class has the name of what it stands for
+                        plain = type(plain.kind, (Remote,), {})(self, plain)
+                    return plain, rest.get("arguments")
+            raise _dead()
+        except Silent as silence:
+            self.silence = silence
             raise
-
-    def _value(self, reply: Any) -> Any:
-        match reply:
-            case {"missing": True}:
-                return _MISSING
-            case {"error": {"name": str(name), "text": str(text), "place": str(place)}}:
-                raise Unanswered.from_error(name, text[:1000], place[:200])
-            case {"value": value}:
-                try:
-                    plain = decode(value)
-                except (WireError, RecursionError):
-                    raise Unanswered("an answer that is not plain data", "an answer that is not plain data") from None
-                # the stand-in's class has the name of what it stands for: messages show it
-                return type(plain.kind, (Remote,), {})(self, plain) if isinstance(plain, Opaque) else plain
-        raise _dead()
 
 
 class Remote:
@@ -546,45 +611,45 @@ class Remote:
 _MISSING = object()
 
 
-class Late(Unanswered):
+NOT_PLAIN = "an answer that is not plain data"
+LATE = "no answer in time"
+
+
+class Silent(Unanswered):
+    """No answer came, and none will."""
+
+
+class Late(Silent):
     """No answer within the check's time."""
 
 
 def _late() -> Late:
-    return Late("no answer in time", "no answer in time", "a loop that does not end, or one that is far too slow")
+    return Late(LATE, LATE, "a loop that does not end, or one that is far too slow")
 
 
-def _dead() -> Unanswered:
-    return Unanswered(
+def _dead() -> Silent:
+    return Silent(
         "no answer: the process ended",
         "no answer: the process ended",
         "the function used too much memory or ended its own process",
     )
 
 
-def _usage(root: int, enough: int) -> tuple[int, int, list[int]]:
-    """Threads and resident bytes of everything below process `root`, and the processes' numbers."""
-    threads, memory, pids, todo = 0, 0, list[int](), [root]
-    page = os.sysconf("SC_PAGE_SIZE")
-    while todo and threads <= enough:
-        pid = todo.pop()
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            for task in os.listdir(f"/proc/{pid}/task"):
-                todo += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        except (OSError, IndexError, ValueError):
-            continue
-        pids.append(pid)
-        threads += int(fields[17])
-        memory += int(fields[21]) * page
-    return threads, memory, pids
+def _ask_line(line: socket.socket, request: dict[str, Any], seconds: float) -> Any:
+    """Send a request and read its reply, both within `seconds`, however slowly the other side writes."""
+    until = time.monotonic() + seconds
 
+    def waiting() -> socket.socket:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        line.settimeout(left)
+        return line
 
-def _shared_out(pids: list[int]) -> int:
-    """Resident bytes of these processes, memory that several share counted once."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-            total += int(found.group(1)) * 1024 if found else 0
-    return total
+    try:
+        waiting().sendall(pack(request))
+        return read_frame(lambda size: waiting().recv(size))
+    except TimeoutError:
+        raise _late() from None
+    except (OSError, WireError):
+        raise _dead() from None

@@ -6,7 +6,8 @@ trusted. Before each check it forks, so that a check sees the notebook as it was
 it, and so that an endless loop in one check costs that check alone. Where a process can't fork safely (macOS,
 Windows), the notebook's process answers by itself.
 
-    python -m servinglab.grading.worker OPTIONS      OPTIONS: JSON of `limits`, `files`, `folder`, `lines`, `kernels`
+    python -m servinglab.grading.worker OPTIONS    OPTIONS: JSON of `isolated`, `limits`, `files`, `folder`, `lines`,
+                                                   `kernels`
 
 Frames (see `wire`) arrive on standard input and leave on standard output; both are moved away before the first
 cell runs.
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from servinglab.grading import syscalls
 from servinglab.grading.wire import WireError, encode, pack, picture, read_frame
 
 KEPT_OUTPUT_CHARS = 100_000
@@ -47,6 +49,7 @@ def set_limits(limits: dict[str, int]) -> None:
         "RLIMIT_AS": limits.get("memory_bytes"),
         "RLIMIT_CPU": limits.get("cpu_s"),
         "RLIMIT_FSIZE": limits.get("scratch_bytes"),
+        "RLIMIT_NOFILE": limits.get("open_files"),
         "RLIMIT_NPROC": limits.get("processes"),
         "RLIMIT_CORE": 0,
     }
@@ -125,14 +128,15 @@ class Notebook:
     """The submission's cells, run one after the other in one IPython shell."""
 
     def __init__(self) -> None:
-        from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
+
+        from servinglab.grading.shell import Shell
 
         config = Config()
         config.HistoryManager.enabled = False
         config.InteractiveShell.colors = "NoColor"
         config.InteractiveShell.xmode = "Plain"
-        self.shell = InteractiveShell.instance(config=config)
+        self.shell = Shell.instance(config=config)
         # the error is in the cell's result: no traceback is printed beside it
         self.shell._showtraceback = lambda *args: None  # type: ignore[method-assign]
         self.kept: list[Any] = []
@@ -231,6 +235,11 @@ def main(options: dict[str, Any]) -> None:
         os.dup2(null, standard)
 
     leave_session_keyring()
+    if options["isolated"]:
+        syscalls.refuse_keys_and_uncounted_memory()
+    else:
+        with contextlib.suppress(OSError):
+            syscalls.refuse_keys()
     import numpy  # noqa: F401  (before the submission's folder can shadow it)
 
     notebook = Notebook()
@@ -266,10 +275,14 @@ def main(options: dict[str, Any]) -> None:
                 write_all(pack({"error": str(error)}))
                 continue
             if child == 0:
-                # a copy that outlives the notebook must not keep its line open
-                for end in control:
-                    end.close()
                 try:
+                    # a copy that outlives the notebook must not keep its line open, nor those of other checks
+                    for end in control:
+                        end.close()
+                    for other in lines.keys() - {number}:
+                        lines[other].close()
+                    os.setsid()  # a signal to its own group is none to the notebook's
+                    leave_session_keyring()
                     serve(notebook, lines[number].recv, lines[number].sendall)
                 finally:
                     os._exit(0)
@@ -278,8 +291,9 @@ def main(options: dict[str, Any]) -> None:
             write_all(pack({"forked": True}))
         elif "end" in request:
             child = children.pop(request["end"])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+            for end_it in (os.killpg, os.kill):  # with all that it started; before it has its own group, it alone
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end_it(child, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
             write_all(pack({"ended": True}))
