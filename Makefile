@@ -2,9 +2,9 @@
 
 PYTHON ?= python3
 
-.PHONY: help book check test exercises grade format lock clean env engines
+.PHONY: help book check test exercises mutants grade format lock clean env engines
 
-help book check test exercises grade format lock clean env engines:
+help book check test exercises mutants grade format lock clean env engines:
 	@$(PYTHON) tools/bootstrap.py $@ $(ARGS)
 
 .DEFAULT_GOAL := help

@@ -246,7 +246,6 @@ def mutants_of(task: Task) -> list[Mutant]:
 
 def judge(mutant: Mutant, line: Connection, limit_s: float, search_s: float) -> None:
     """In a process of its own: send the verdict; of a survivor then an input that tells it apart, if one is found."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started this process
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
@@ -292,12 +291,12 @@ def judged(
                     limits[id(mutant.right)] = max(limit_s, 10 * _seconds_of(mutant.task, mutant.right))
                 ours, theirs = fork.Pipe(duplex=False)
                 search = 0.0 if explained(mutant) else search_s
-                process = fork.Process(
-                    target=judge, args=(mutant, theirs, limits[id(mutant.right)], search), daemon=True
-                )
-                process.start()
+                about = mutant, theirs, limits[id(mutant.right)], search
+                process = fork.Process(target=judge, args=about, daemon=True)
+                with _no_interrupt():
+                    process.start()
+                    running[process.sentinel] = process, ours, mutant
                 theirs.close()
-                running[process.sentinel] = process, ours, mutant
             for sentinel in wait(list(running)):
                 process, ours, mutant = running.pop(sentinel)
                 process.join()
@@ -305,6 +304,16 @@ def judged(
     finally:
         for process, _, _ in running.values():
             process.kill()
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Within this block Ctrl-C waits: what it raises while a process forks is lost. The child never sees it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _seconds_of(task: Task, right: Right) -> float:
@@ -537,6 +546,8 @@ def _run(options: argparse.Namespace) -> int:
     file.parent.mkdir(parents=True, exist_ok=True)
     progress, interrupted = Progress(len(left)), False
     with open(file, "a" if options.resume else "w", encoding="utf-8") as out:
+        if options.resume:
+            out.write("\n")  # the last line may have been cut off
         try:
             for mutant, result in judged(
                 left, jobs=options.jobs, limit_s=options.seconds, search_s=options.search, explained=explained
@@ -565,7 +576,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _known(file: Path) -> dict[str, dict]:
-    """The results in a file; a line that was cut off by an interruption doesn't count."""
+    """The results in a file; a line that was cut off doesn't count."""
     known = {}
     if file.is_file():
         for line in file.read_text(encoding="utf-8").splitlines():

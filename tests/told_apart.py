@@ -15,6 +15,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from servinglab.grading.checks import observe, plain, same
@@ -64,25 +65,28 @@ def told_apart(
     signal.signal(signal.SIGVTALRM, _stop)
 
     def differ(args: Args) -> tuple[Any, Any] | None:
+        """What is right and what is wrong for these arguments, if they tell."""
         try:
             right = answer(rights[0], args)
-            try:
-                wrong = answer(mutant, args)
-            except Odd as odd:
-                wrong = odd
+            wrong = answer_or_odd(args)
             if not isinstance(wrong, Odd) and same(wrong, right):
                 return None
             return (right, wrong) if all(same(answer(other, args), right) for other in rights[1:]) else None
-        except (Odd, TypeError):
+        except Odd:
             return None
+
+    def answer_or_odd(args: Args) -> Any:
+        try:
+            return answer(_fresh(mutant), args)
+        except Odd as odd:
+            return odd
 
     calls = sorted(calls, key=lambda args: len(repr(args)))
     for args in _tries(calls, dice):
         if time.process_time() > until:
             return None
-        if differ(args):
-            args = _smallest(args, differ, until)
-            right, wrong = differ(args)
+        if found := differ(args):
+            args, (right, wrong) = _smallest(args, found, differ, until)
             return {"args": _text(args)[1:-1].rstrip(","), "right": _text(right), "mutant": _text(wrong)}
     return None
 
@@ -109,6 +113,21 @@ def answer(function: Callable[..., Any], args: Args) -> Any:
     return first
 
 
+def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without what its default arguments have kept from earlier calls."""
+    if not isinstance(function, FunctionType) or not (function.__defaults__ or function.__kwdefaults__):
+        return function
+    fresh = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        copy.deepcopy(function.__defaults__),
+        function.__closure__,
+    )
+    fresh.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__)
+    return fresh
+
+
 def _stop(*_: Any) -> None:
     raise Endless
 
@@ -128,18 +147,19 @@ def _tries(calls: Sequence[Args], dice: random.Random) -> Iterator[Args]:
         yield args
 
 
-def _smallest(args: Args, differ: Callable[[Args], Any], until: float) -> Args:
-    """The arguments without what isn't needed: items of lists go, one place at a time, in all lists of that length."""
+def _smallest(args: Args, found: Any, differ: Callable[[Args], Any], until: float) -> tuple[Args, Any]:
+    """Arguments without what isn't needed, and what is found with them: items go from all lists of one length."""
     place = 0
-    lists = [value for value in args if isinstance(value, (list, tuple))]
-    while time.process_time() < until and lists and place < max(map(len, lists)):
-        fewer = _without(args, len(max(lists, key=len)), place)
-        if differ(fewer):
-            args = fewer
-            lists = [value for value in args if isinstance(value, (list, tuple))]
+    while time.process_time() < until:
+        length = max((len(value) for value in args if isinstance(value, (list, tuple))), default=0)
+        if place >= length:
+            break
+        fewer = _without(args, length, place)
+        if still := differ(fewer):
+            args, found = fewer, still
         else:
             place += 1
-    return args
+    return args, found
 
 
 def _without(args: Args, length: int, place: int) -> Args:

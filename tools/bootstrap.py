@@ -31,6 +31,7 @@ make book        build the book from clean and print the file to open
 make check       lint, types, layers and the fast tests: two minutes, for while you work
 make test        lint, types, layers and every test: library, notebooks, book, graders
 make exercises   write solutions/ and exercises/ again from their text sources
+make mutants     say which small changes of right answers no check notices (ARGS="--help" says more)
 make grade       grade the folder submitted/ (ARGS="--help" says more)
 make format      format the code as `make test` asks for it
 make lock        resolve requirements.lock again from pyproject.toml (needs uv)
@@ -248,6 +249,12 @@ def exercises(args):
     return in_environment("-m", "servinglab.grading.build", *args)
 
 
+def mutants(args):
+    """Ask the checks of the assignments which small changes of right answers they notice."""
+    ensure_environment()
+    return in_environment("tests/mutants.py", *args)
+
+
 def grade(args):
     """Grade a folder of submissions."""
     ensure_environment()
@@ -287,6 +294,7 @@ COMMANDS = {
     "check": check,
     "test": test,
     "exercises": exercises,
+    "mutants": mutants,
     "grade": grade,
     "format": format_code,
     "lock": lock,
