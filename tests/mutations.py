@@ -14,17 +14,24 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-COMPARED = {
-    ast.Lt: (ast.LtE, ast.GtE),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq, ast.LtE, ast.GtE),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
+EDGES = {  # the other side of the edge, and for `==` both sides
+    ast.Lt: (ast.LtE,),
+    ast.LtE: (ast.Lt,),
+    ast.Gt: (ast.GtE,),
+    ast.GtE: (ast.Gt,),
+    ast.Eq: (ast.LtE, ast.GtE),
+}
+OPPOSITES = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
 }
 COMPUTED = {
     ast.Add: (ast.Sub,),
@@ -34,7 +41,10 @@ COMPUTED = {
     ast.FloorDiv: (ast.Div,),
     ast.Mod: (ast.FloorDiv,),
     ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
 }
+COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)
 PAIRS = (
     ("min", "max"),
     ("any", "all"),
@@ -51,7 +61,7 @@ OPTIONAL = {"default", "key", "start", "reverse", "initial"}
 ANY_ORDER = {"min", "max", "gcd", "minimum", "maximum", "isclose"}
 REMOVED = (ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.Return, ast.Break, ast.Continue)
 NO_CODE = {"annotation", "returns", "decorator_list", "ctx", "op", "ops"}
-TOLERANCE = 1e-5  # a smaller float is there for the sake of rounding
+TOLERANCE = 1e-5  # a smaller float, and a power of ten as large as 1 / TOLERANCE, is there for the sake of rounding
 
 
 @dataclass(frozen=True)
@@ -173,9 +183,34 @@ def _slots(holder: ast.AST) -> Iterator[tuple[Slot, ast.AST]]:
         if field in NO_CODE or isinstance(holder, ast.JoinedStr):
             continue
         for index, item in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(item, ast.AST):
+            if isinstance(item, ast.AST) and not _is_left_alone(item):
                 yield Slot(holder, field, index), item
                 yield from _slots(item)
+
+
+def _is_left_alone(node: ast.AST) -> bool:
+    """Tables of constants, which are data, and `strict=True`, which no right call needs."""
+    match node:
+        case ast.Dict(values=[_, *_]):
+            return all(isinstance(leaf, (ast.Constant, ast.List, ast.Tuple, ast.Dict)) for leaf in _leaves(node))
+        case ast.keyword(arg="strict"):
+            return True
+    return False
+
+
+def _leaves(node: ast.AST) -> Iterator[ast.AST]:
+    return (each for each in ast.walk(node) if each is not node and not isinstance(each, ast.expr_context))
+
+
+def _is_tolerant(node: ast.AST) -> bool:
+    """Whether an expression allows for rounding: what happens on its very edge can't be told."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Constant(value=float(value)) if 0 < abs(value) < TOLERANCE:
+                return True
+            case ast.BinOp(left=ast.Constant(value=10), op=ast.Pow(), right=ast.Constant(value=int(digits))):
+                return 10**digits >= 1 / TOLERANCE
+    return False
 
 
 Change = tuple[str, "ast.AST | Sequence[ast.AST] | str"]
@@ -264,7 +299,8 @@ def _of_expression(slot: Slot, node: ast.expr) -> Iterator[Change]:
     match node:
         case ast.Compare(left=left, ops=ops, comparators=others):
             for i, op in enumerate(ops):
-                for other in COMPARED.get(type(op), ()):
+                edges = () if _is_tolerant(node) else EDGES.get(type(op), ())
+                for other in (*edges, OPPOSITES[type(op)]):
                     yield "comparison", ast.Compare(left, [*ops[:i], other(), *ops[i + 1 :]], others)
         case ast.BoolOp(op=op, values=values):
             yield "and, or", ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
@@ -275,9 +311,9 @@ def _of_expression(slot: Slot, node: ast.expr) -> Iterator[Change]:
             for other in COMPUTED.get(type(op), ()):
                 yield "arithmetic", ast.BinOp(left, other(), right)
             yield "term removed", left
-            if isinstance(op, (ast.Add, ast.Mult)):
+            if isinstance(op, COMMUTATIVE):
                 yield "term removed", right
-            else:
+            elif not _is_power(node):
                 yield "operands swapped", ast.BinOp(right, op, left)
         case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
             yield "sign removed" if isinstance(node.op, ast.USub) else "negated", operand
@@ -293,9 +329,19 @@ def _of_expression(slot: Slot, node: ast.expr) -> Iterator[Change]:
                 yield "order swapped", type(node)([second, first, *rest], ast.Load())
 
 
+def _is_power(node: ast.AST) -> bool:
+    """Whether this is a number written as a power, such as 2**30."""
+    match node:
+        case ast.BinOp(left=ast.Constant(), op=ast.Pow(), right=ast.Constant()):
+            return True
+    return False
+
+
 def _of_constant(slot: Slot, value: object) -> Iterator[Change]:
     if isinstance(value, bool):
         yield "true, false", repr(not value)
+    elif isinstance(value, int) and _is_power(slot.holder) and (slot.field == "left" or _is_tolerant(slot.holder)):
+        return
     elif isinstance(value, int):
         yield "whole number", repr(value + 1)
         yield "whole number", repr(value - 1)
@@ -305,7 +351,6 @@ def _of_constant(slot: Slot, value: object) -> Iterator[Change]:
             yield "tolerance", "0.001"
         elif value == 0:
             yield "number", "1.0"
-            yield "number", "-1.0"
         else:
             yield "number", repr(float(f"{value * 1.01:.12g}"))
             yield "number", repr(float(f"{value * 0.99:.12g}"))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import mutations
@@ -18,7 +19,7 @@ import pytest
 from grader_answers import GRADERS, ROOT
 from mutants import mutants_of, read_tasks
 from servinglab.grading.build import build_solution
-from told_apart import told_apart
+from told_apart import Near, told_apart
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="make mutants needs processes that fork")
 COMMAND = [sys.executable, str(ROOT / "tests" / "mutants.py")]
@@ -287,6 +288,12 @@ def test_examples():
         ("return max(a, default=None)", {"return min(a, default=None)", "return max(a)", "return max(a, default=0)"}),
         ("return g(a, b)", {"return g(b, a)"}),
         ("return -a", {"return a"}),
+        (
+            "return a < b - 1e-09",
+            {f"return a {x}" for x in (">= b - 1e-09", "< b + 1e-09", "< b", "< 1e-09 - b", "< b - 0.001")},
+        ),
+        ("return 2**30", {"return 2 * 30", "return 2", "return 2 ** 31", "return 2 ** 29"}),
+        ("return {'a': 1, 'b': [2, 3.5]}", set()),
         ("return a if b else None", {"return a", "return None", "return a if not b else None", "return a if b else 0"}),
         ("return a, b", {"return (b, a)"}),
         ("a += b", {"a -= b", "a = b"}),
@@ -353,6 +360,20 @@ def test_what_tells_two_functions_apart_is_found_near_the_calls_and_made_small()
     assert values == [limit]
     assert (found["right"], found["mutant"]) == ("1", "0")
     assert told_apart(right, [right], [([1.0], 1.0)], dice=random.Random(1), seconds=0.2) is None
+
+
+def test_inputs_keep_what_the_calls_have_in_common():
+    calls = [([0.5, 1.0, 2.0], [3, None, 1], 0.9), ([0.1, 0.4], [2, 2], 0.5)]
+    tried = list(islice(Near(calls, random.Random(3)), 2000))
+    assert tried[:2] == calls[::-1]
+    for times, tokens, share in tried:
+        assert times == sorted(times)
+        assert all(0 < time <= 4 for time in times)
+        assert all(token is None or token > 0 for token in tokens)
+        assert 0 < share < 1
+    assert len({repr(args) for args in tried}) > 1000
+    assert {len(times) for times, _, _ in tried} >= {0, 1, 2, 3}
+    assert any(times[0] == times[1] for times, _, _ in tried if len(times) > 1)
 
 
 def test_an_input_on_which_right_answers_differ_tells_nothing():

@@ -81,8 +81,7 @@ def told_apart(
         except Odd as odd:
             return odd
 
-    calls = sorted(calls, key=lambda args: len(repr(args)))
-    for args in _tries(calls, dice):
+    for args in Near(calls, dice):
         if time.process_time() > until:
             return None
         if found := differ(args):
@@ -137,14 +136,90 @@ def _text(value: Any, limit: int = 500) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def _tries(calls: Sequence[Args], dice: random.Random) -> Iterator[Args]:
-    """The calls themselves, then endlessly others that are like one of them; short ones more often."""
-    yield from calls
-    while any(calls):
-        args = calls[int(len(calls) * dice.random() ** 2)]
-        for _ in range(dice.choice((1, 1, 2, 3))):
-            args = _varied(args, calls, dice)
-        yield args
+class Near:
+    """Inputs like those of some calls: the calls themselves, then endlessly others, near short calls more often.
+
+    What the calls have in common is kept: signs, ranges (with some room), and which lists are in order.
+    """
+
+    def __init__(self, calls: Sequence[Args], dice: random.Random) -> None:
+        self.calls = sorted(calls, key=lambda args: len(repr(args)))
+        self.dice = dice
+        self.ranges: dict[Path, tuple[float, float]] = {}
+        for args in calls:
+            for path in _places(args):
+                value = _get(args, path)
+                if is_number(value) and math.isfinite(value):
+                    low, high = self.ranges.get(_general(path), (value, value))
+                    self.ranges[_general(path)] = min(low, value), max(high, value)
+        lengths = {len(args) for args in calls}
+        self.ordered = [k for k in range(min(lengths, default=0)) if all(_is_ordered(args[k]) for args in calls)]
+
+    def __iter__(self) -> Iterator[Args]:
+        yield from self.calls
+        while any(self.calls):
+            args = self.calls[int(len(self.calls) * self.dice.random() ** 2)]
+            for _ in range(self.dice.choice((2, 3, 4, 6))):  # some come to nothing
+                args = self._varied(args)
+            yield tuple(
+                sorted(value) if k in self.ordered and isinstance(value, list) else value
+                for k, value in enumerate(args)
+            )
+
+    def _varied(self, args: Args) -> Args:
+        """The arguments with one of them, one value within them or the length of lists changed, or as they are."""
+        dice = self.dice
+        places = list(_places(args))
+        if not places:
+            return args
+        way = dice.random()
+        lists = [value for value in args if isinstance(value, (list, tuple)) and value]
+        if way < 0.15:  # an argument of another call
+            k = dice.randrange(len(args))
+            other = dice.choice(self.calls)
+            return _put(args, (k,), other[k]) if len(other) == len(args) else args
+        if way < 0.3 and lists:  # one item less, in all lists of that length
+            length = len(dice.choice(lists))
+            return _without(args, length, dice.randrange(length))
+        path = dice.choice(places)
+        if way < 0.45:  # a value from the same place of another call: None, for example
+            source = dice.choice(self.calls)
+            like = [one for one in _places(source) if _general(one) == _general(path)]
+            return _put(args, path, _get(source, dice.choice(like))) if like else args
+        value = _get(args, path)
+        if isinstance(value, bool):
+            return _put(args, path, not value)
+        if not is_number(value) or not math.isfinite(value):
+            return args
+        if way < 0.6:  # equal to another number, or to a sum: where limits lie
+            others = [other for one in places if one != path and is_number(other := _get(args, one))]
+            new = dice.choice([0, *others]) + dice.choice((0, 0, 1, -1)) * dice.choice([0, *others])
+        elif isinstance(value, int):
+            new = dice.choice((value + 1, value - 1, 2 * value, value // 2, 0, 1, 2, 3, 7, 10))
+        else:
+            nice = dice.choice(NICE)
+            near = value * (1 + dice.choice((-1, 1)) * 10 ** -dice.uniform(0.3, 8))
+            new = dice.choice((near, round(value, dice.randrange(4)), value * 2, value / 2, nice, value + nice))
+        if not math.isfinite(new):
+            return args
+        new = int(new) if isinstance(value, int) else float(new)
+        return _put(args, path, new) if self._allows(path, new) else args
+
+    def _allows(self, path: Path, value: float) -> bool:
+        """Whether a number lies in the range of its place, which is widened to half and twice its ends."""
+        low, high = self.ranges[_general(path)]
+        low = low / 2 if low > 0 else 2 * low
+        below_1 = 0 < high < 1  # it may have to be
+        high = (1 + high) / 2 if below_1 else 2 * high if high > 0 else high / 2
+        return low <= value <= high
+
+
+def _is_ordered(value: Any) -> bool:
+    """Whether this is a list in ascending order."""
+    try:
+        return isinstance(value, list) and value == sorted(value)
+    except TypeError:
+        return False
 
 
 def _smallest(args: Args, found: Any, differ: Callable[[Args], Any], until: float) -> tuple[Args, Any]:
@@ -167,47 +242,6 @@ def _without(args: Args, length: int, place: int) -> Args:
         [*value[:place], *value[place + 1 :]] if isinstance(value, (list, tuple)) and len(value) == length else value
         for value in args
     )
-
-
-def _varied(args: Args, calls: Sequence[Args], dice: random.Random) -> Args:
-    """The arguments with one of them, one value within them or the length of lists changed."""
-    places = list(_places(args))
-    if not places:
-        return args
-    way = dice.random()
-    lists = [value for value in args if isinstance(value, (list, tuple)) and value]
-    if way < 0.15:  # an argument of another call
-        k = dice.randrange(len(args))
-        other = dice.choice(calls)
-        return _put(args, (k,), other[k]) if len(other) == len(args) else args
-    if way < 0.3 and lists:  # one item less, in all lists of that length
-        length = len(dice.choice(lists))
-        return _without(args, length, dice.randrange(length))
-    path = dice.choice(places)
-    if way < 0.45:  # a value from the same place of another call: None, for example
-        source = dice.choice(calls)
-        like = [one for one in _places(source) if _general(one) == _general(path)]
-        return _put(args, path, _get(source, dice.choice(like))) if like else args
-    value = _get(args, path)
-    if way < 0.6:  # equal to another number, or to a sum: where limits lie
-        others = [other for one in places if one != path and is_number(other := _get(args, one))]
-        if is_number(value) and others:
-            new = dice.choice(others) + dice.choice((0, 0, 1, -1)) * dice.choice([0, *others])
-            return _put(args, path, int(new) if isinstance(value, int) and math.isfinite(new) else new)
-        return args
-    return _put(args, path, _other_value(value, dice))
-
-
-def _other_value(value: Any, dice: random.Random) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return dice.choice((value + 1, value - 1, 2 * value, value // 2, 0, 1, 2, 3, 7, 10))
-    if isinstance(value, float) and math.isfinite(value):
-        nice = dice.choice(NICE)
-        near = value * (1 + dice.choice((-1, 1)) * 10 ** -dice.uniform(0.3, 8))
-        return float(dice.choice((near, round(value, dice.randrange(4)), value * 2, value / 2, nice, value + nice)))
-    return value
 
 
 def _places(value: Any, path: Path = ()) -> Iterator[Path]:
