@@ -3,7 +3,7 @@
 `mutations` reads source, changes one place at a time in its syntax tree and writes it again; what it gives is text in
 `ast.unparse`'s form, without comments and docstrings.
 
-What this module does not do: say whether a change matters. That is what the checks are asked, by `mutants`.
+What this module does not do: say whether a change matters. That is what the checks are asked, in `judging`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Small changes of right answers, and whether the checks of the assignments notice them: `make mutants`."""
