@@ -273,11 +273,10 @@ def _kept_states(function: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _is_fresh(value: ast.expr) -> bool:
+    """Whether this makes a list, set or dictionary to be filled; one of texts is there to be read."""
     match value:
-        case ast.List(elts=items) | ast.Set(elts=items):
-            return all(isinstance(item, ast.Constant) for item in items)
-        case ast.Dict(values=items):
-            return all(isinstance(item, ast.Constant) for item in items)
+        case ast.List(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
+            return all(isinstance(item, ast.Constant) and not isinstance(item.value, str) for item in items)
         case ast.Call(func=ast.Name(id="list" | "dict" | "set" | "deque"), args=[]):
             return True
     return False
