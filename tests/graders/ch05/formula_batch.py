@@ -124,7 +124,7 @@ def as_a_float(rate, t, r, limit, wait):
 ALL = ("basic", "rounding", "none")
 SMALLER = "the larger branch counts"
 WRONG = {
-    as_it_was: {"basic": SMALLER, "rounding": None, "none": "say None"},
+    as_it_was: {"basic": SMALLER, "rounding": None, "none": None},
     the_smaller_branch: {"basic": SMALLER, "rounding": None, "none": None},
     only_the_window: {"basic": SMALLER, "rounding": None},
     only_the_gathering: {"basic": SMALLER, "rounding": None, "none": None},

@@ -107,8 +107,8 @@ def keeps_the_waits(came, start, size, rate, percent, full=[], whole=[]):  # noq
     more, others = _waits(came, start, size)
     full += more
     whole += others
-    formula = (size - 1) / rate
-    return [formula, _rank(full, percent) - formula, _rank(whole, percent) - _rank(full, percent)]
+    place, formula = -(-percent * len(came) // 100) - 1, (size - 1) / rate
+    return [formula, sorted(full)[place] - formula, sorted(whole)[place] - sorted(full)[place]]
 
 
 def takes_the_starts_away(came, start, size, rate, percent):
@@ -169,7 +169,7 @@ WRONG = {
     never_below_zero: {"basic": None, "free": "adds nothing", "single": None, "property": None},
     the_rate_of_the_log: {"basic": "the formula's wait", "free": None, "single": None},
     always_the_p99: {"basic": "whatever the percent", "free": None, "single": None, "property": None},
-    rounds_the_rank_down: {"single": "full at once", "property": None},
+    rounds_the_rank_down: {"basic": "rounds its rank down", "free": None, "single": None, "property": None},
     forgets_to_return: dict.fromkeys(ALL, "end in a `return`"),
     keeps_the_waits: {"basic": "kept from one call to the next", "free": None, "single": None, "property": None},
     takes_the_starts_away: dict.fromkeys(ALL, "work on a copy"),

@@ -168,7 +168,7 @@ WRONG = {
     counts_without_dividing: {"basic": "divide by all", "edges": None, "property": None},
     the_share_that_is_late: {"basic": "broke a limit", "edges": None, "property": None},
     at_the_limit_of_ttft_is_late: {"edges": "at the limit is within it"},
-    at_the_limit_of_tpot_is_late: {"basic": None, "edges": "at the limit is within it"},
+    at_the_limit_of_tpot_is_late: {"edges": "at the limit is within it"},
     forgets_to_return: dict.fromkeys(ALL, "end in a `return`"),
     keeps_the_good_ones: dict.fromkeys(ALL, "kept from one call to the next"),
     takes_failed_ones_off_the_list: {"basic": "work on a copy", "edges": "work on a copy", "property": None},

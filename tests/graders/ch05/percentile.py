@@ -67,8 +67,7 @@ def sorts_in_place(values, percent):
 
 def keeps_what_it_saw(values, percent, seen=[]):  # noqa: B006
     seen += values
-    ordered = sorted(seen)
-    return ordered[-(-percent * len(ordered) // 100) - 1]
+    return sorted(seen)[-(-percent * len(values) // 100) - 1]
 
 
 def forgets_to_return(values, percent):
@@ -117,7 +116,7 @@ WRONG = {
     the_largest_below_the_share: {"basic": "rank is too low", "edges": None, "property": None},
     drops_equal_values: {"edges": "the largest value", "property": None},
     sorts_in_place: {"basic": "changes `values`", "edges": "work on a copy", "property": "work on a copy"},
-    keeps_what_it_saw: {"basic": None, "edges": None, "property": "an earlier call"},
+    keeps_what_it_saw: {"basic": "kept from one call to the next", "edges": None, "property": None},
     forgets_to_return: dict.fromkeys(ALL, "end in a `return`"),
 }
 RIGHT = [by_counting, by_divmod, by_the_heap, with_numpy]
