@@ -59,25 +59,41 @@ def as_share_of_the_limit(B, fixed_s, per_request_s):
 ALL = ("basic", "edges", "property")
 WRONG = {
     counts_batches: {
-        "basic": "counts batches per second",
+        "basic": "this counts batches: each batch holds B",
         "edges": "without a fixed time",
         "property": "a larger batch gives a higher rate",
     },
     forgets_the_parentheses: {
         "basic": "parentheses",
-        "edges": "the formula holds at its ends too",
+        "edges": "parentheses: the whole time of the batch",
         "property": "a larger batch gives a higher rate",
     },
-    seconds_per_order: dict(zip(ALL, ("upside down", "at its ends too", "gives a higher rate"), strict=True)),
-    leaves_out_the_fixed_time: dict(zip(ALL, ("fixed time is left out", "at its ends", "higher rate"), strict=True)),
+    seconds_per_order: {
+        "basic": "upside down",
+        "edges": "this is the time of one batch: divide its",
+        "property": "gives a higher rate",
+    },
+    leaves_out_the_fixed_time: {
+        "basic": "fixed time is left out",
+        "edges": "this is the limit for endless batches:",
+        "property": "higher rate",
+    },
     charges_one_order: {
         "basic": "every order in the batch adds",
         "edges": "without a fixed time",
         "property": "gives a higher rate",
     },
-    pays_the_fixed_time_for_each_order: {"basic": "paid once per batch", "edges": "ends", "property": "higher rate"},
-    divides_without_rest: dict(zip(ALL, ("needn't be whole", "ends", "higher rate"), strict=True)),
-    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": "three times the time"},
+    pays_the_fixed_time_for_each_order: {
+        "basic": "paid once per batch",
+        "edges": "the fixed time is paid once per batch,",
+        "property": "higher rate",
+    },
+    divides_without_rest: {
+        "basic": "needn't be whole",
+        "edges": "a rate needn't be whole: divide with /,",
+        "property": None,
+    },
+    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": None},
     only_the_example: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches 1/r"},
     leaves_out_the_orders_time: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches"},
 }

@@ -78,8 +78,16 @@ def in_decimal_fractions(fraction, fixed_s, per_request_s):
 
 linear = "the rate is not linear in B"
 WRONG = {
-    thinks_the_rate_linear: {"basic": linear, "edges": "reaching the share", "property": "reaches the share"},
-    thinks_the_turning_point_is_the_limit: {"basic": linear, "edges": "at least", "property": "reaches the share"},
+    thinks_the_rate_linear: {
+        "basic": "the rate is not linear in B",
+        "edges": "reaching the share",
+        "property": "reaches the share",
+    },
+    thinks_the_turning_point_is_the_limit: {
+        "basic": "the rate is not linear in B",
+        "edges": "at least",
+        "property": "reaches the share",
+    },
     always_the_half: {"basic": "half of the limit", "edges": "at least", "property": "reaches the share"},
     rounds_down: {"basic": "falls short", "property": "reaches the share"},
     no_whole_number: {"basic": "a whole number of orders: round up", "property": "whole number"},

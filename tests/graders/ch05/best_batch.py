@@ -136,7 +136,11 @@ WRONG = {
     answers_one_when_none_fits: {"none": "say None", "property": None},
     answers_zero_when_none_fits: {"none": "no batch is None", "property": None},
     the_lowest_p99: {"basic": "not the one with the lowest P99", "property": None},
-    the_lowest_of_all: {"basic": "not the one with the lowest P99", "none": "may still be over the limit", "property": None},
+    the_lowest_of_all: {
+        "basic": "not the one with the lowest P99",
+        "none": "may still be over the limit",
+        "property": None,
+    },
     the_smallest_that_fits: {"basic": "not the smallest", "property": None},
     the_nearest_to_the_limit: {"basic": "nearest to the limit", "property": None},
     counts_from_zero: {"basic": "lists from 0", "property": None},

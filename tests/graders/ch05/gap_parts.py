@@ -1,4 +1,4 @@
-"""Answers to `gap_parts`: wrong ideas about what a percentile of a wait consists of, and differently built right ones."""
+"""Answers to `gap_parts`: wrong ideas about what a percentile of a wait holds, and differently built right ones."""
 
 
 def _rank(values, percent):
@@ -162,8 +162,18 @@ WRONG = {
     the_mean_until_full: {"basic": "the mean of the waits until full", "free": None, "single": None},
     one_guest_more: {"basic": "waits for B − 1 more", "free": None, "single": None},
     a_random_guest_s_mean: {"basic": "a random guest's mean", "free": None, "single": None},
-    whole_percentiles: {"basic": "only the difference to the one before", "free": None, "single": None, "property": None},
-    everything_from_the_formula: {"basic": "starts where the second ends", "free": None, "single": None, "property": None},
+    whole_percentiles: {
+        "basic": "only the difference to the one before",
+        "free": None,
+        "single": None,
+        "property": None,
+    },
+    everything_from_the_formula: {
+        "basic": "starts where the second ends",
+        "free": None,
+        "single": None,
+        "property": None,
+    },
     the_parts_swapped: {"basic": "changed places", "free": None, "single": None, "property": None},
     the_other_sign: {"basic": "the signs", "free": None, "single": None, "property": None},
     never_below_zero: {"basic": None, "free": "adds nothing", "single": None, "property": None},

@@ -161,7 +161,11 @@ def by_the_law_s_ends(tests, q, confidence):
 def by_combinations(tests, q, confidence):
     def exactly(k, n):
         return math.exp(
-            math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(1 - q) + (n - k) * math.log(q)
+            math.lgamma(n + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(n - k + 1)
+            + k * math.log(1 - q)
+            + (n - k) * math.log(q)
         )
 
     def word(n, k):
@@ -198,9 +202,19 @@ WRONG = {
     fewer_than_so_few: {"basic": "“so few or fewer”", "queue": None, "edges": None, "property": None},
     halves_the_rest: {"basic": "don't halve", "queue": "don't halve", "edges": None, "property": None},
     always_95_percent: {"basic": "use the argument confidence", "queue": None, "edges": None, "property": None},
-    takes_q_for_the_late_share: {"basic": "1 − q is the share", "queue": "1 − q is the share", "edges": None, "property": None},
+    takes_q_for_the_late_share: {
+        "basic": "1 − q is the share",
+        "queue": "1 − q is the share",
+        "edges": None,
+        "property": None,
+    },
     only_a_clean_test_counts: {"basic": "may hold late ones", "queue": "may hold late ones", "property": None},
-    the_words_swapped: {"basic": "speak for the promise", "queue": "speak for the promise", "edges": None, "property": None},
+    the_words_swapped: {
+        "basic": "speak for the promise",
+        "queue": "speak for the promise",
+        "edges": None,
+        "property": None,
+    },
     late_is_late: {"basic": "breaks no promise", "queue": None, "edges": None, "property": None},
     nothing_is_ever_sure: {"basic": "do show something", "queue": "do show something", "edges": None, "property": None},
     by_the_bell_curve: {"basic": "compare the chance", "queue": None, "edges": None, "property": None},

@@ -148,10 +148,20 @@ def with_numpy(came, left, start, end, percent):
 
 ALL = ("basic", "inside", "edges", "property")
 WRONG = {
-    only_the_finished: {"basic": "wait longest are missing", "inside": "not nobody", "edges": None, "property": "rises"},
+    only_the_finished: {
+        "basic": "wait longest are missing",
+        "inside": "not nobody",
+        "edges": None,
+        "property": "rises",
+    },
     only_those_inside: {"basic": "complete in the window count", "edges": None, "property": None},
     sees_the_future: {"basic": "count the time so far", "inside": None, "edges": None, "property": None},
-    only_hung_ones_are_inside: {"basic": "still inside at that moment", "inside": None, "edges": None, "property": None},
+    only_hung_ones_are_inside: {
+        "basic": "still inside at that moment",
+        "inside": None,
+        "edges": None,
+        "property": None,
+    },
     waits_from_the_window_s_start: {"basic": "also before the window", "inside": None, "property": None},
     by_arrival: {"basic": "take who left in it", "inside": None, "edges": None, "property": None},
     unfinished_count_zero: {"basic": "have waited already", "inside": None, "property": None},
