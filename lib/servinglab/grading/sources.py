@@ -201,6 +201,8 @@ def _filled(text: str, names: dict[str, Any], where: str, *, code: bool) -> str:
         try:
             result = eval(expression, names)
             result = result.item() if hasattr(result, "item") else result
+            if isinstance(result, (set, frozenset)):
+                raise TypeError("a set has another order in every process: sort it")
             if form:
                 return format(result, form)
             if code and not isinstance(result, (Code, Ask)):
