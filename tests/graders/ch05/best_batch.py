@@ -147,7 +147,7 @@ WRONG = {
     counts_those_that_fit: {"basic": "counts the batches", "property": None},
     the_whole_table: {"basic": "the last batch of the table", "property": None},
     at_the_limit_is_late: {"basic": "a P99 at the limit keeps it"},
-    none_counts_as_zero: {"none": None, "property": None},
+    none_counts_as_zero: {"none": "say None where no batch keeps the limit", "property": None},
     forgets_to_return: {"basic": "end in a `return`", "property": None},
     takes_late_ones_off_the_list: dict.fromkeys(("basic", "none", "property"), "work on a copy"),
     keeps_the_best: {"basic": "kept from one call to the next", "none": None, "property": None},
