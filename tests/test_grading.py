@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import gc
 import html
 import io
 import json
@@ -13,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -481,6 +483,35 @@ def test_looking_for_the_library_takes_no_time_or_memory_worth_naming(source):
     assert found[-1] == "note: cell 4 uses gc, which no solution needs"
     too_long = [f"note: cell {number} is too long to be looked through" for number in (1, 2, 3)]
     assert found[:-1] == (too_long if "gc" in source else [])
+
+
+@pytest.mark.slow
+def test_notebooks_can_be_looked_through_side_by_side():
+    """Python 3.11 fails with a SystemError when a thread takes over while another one's tree is made."""
+
+    class Noisy:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            sum(range(50))
+
+    def look(_):
+        for _ in range(50):
+            Noisy()
+        return len(notes(notebook))
+
+    lines = "".join(f"def f{k}(x):\n    return [x + {k} for y in range(3) if y]\n" for k in range(200))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"{lines}import gc")])
+    before = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(look, range(40))) == {1}
+    finally:
+        sys.setswitchinterval(before[0])
+        gc.set_threshold(*before[1])
 
 
 def test_shadowing_modules_beside_the_notebook_do_not_reach_the_checks(released, official, bwrap, tmp_path):

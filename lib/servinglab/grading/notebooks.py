@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ MAX_CELLS = 10_000  # with their outputs: each costs as much to validate as a hu
 MAX_SEARCHED_CHARS = 100_000  # of one cell, for the teacher's notes; ten times as much in all
 MAX_FILES_BYTES = 50 * 2**20
 MAX_LEFT_OUT = 20
+_parsing = threading.Lock()  # Python 3.11 mixes up the depths of two trees that are made at the same time
 BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
 END_HIDDEN = "### END HIDDEN TESTS"
 
@@ -168,7 +170,7 @@ def free_names(source: str) -> list[str]:
     ['area']
     """
     used, made = set[str](), set(dir(builtins))
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(_parsed(source)):
         match node:
             case ast.Name(id=name, ctx=ast.Load()):
                 used.add(name)
@@ -244,8 +246,13 @@ def _tree(source: str) -> ast.AST | None:
         source = "".join(one for one in source if not unicodedata.combining(one))
     for text in (source, "\n".join(map(_without_magic, source.split("\n")))):
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            return ast.parse(text)
+            return _parsed(text)
     return None
+
+
+def _parsed(source: str) -> ast.AST:
+    with _parsing:
+        return ast.parse(source)
 
 
 def _without_magic(line: str) -> str:
