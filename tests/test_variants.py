@@ -15,7 +15,7 @@ from servinglab.grading.contracts import Contract
 from servinglab.grading.grade import check_functions
 from servinglab.grading.notebooks import grade_id, is_check, read_notebook
 
-OLDER = {"01_one_pot", "03_three_schedulers"}  # most of their tasks are still the same in every variant
+OLDER = {"03_three_schedulers"}  # most of their tasks are still the same in every variant
 NEWER = [name for name in ASSIGNMENTS if name not in OLDER]
 
 

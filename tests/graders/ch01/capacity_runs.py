@@ -29,6 +29,17 @@ def one_word():
     return "A and E"
 
 
+def forgets_to_return():
+    print(["A", "E"])
+
+
+LEFT = ["A", "E"]
+
+
+def takes_away_at_each_call():
+    return [LEFT.pop()] if LEFT else []
+
+
 def as_a_list():
     return ["A", "E"]
 
@@ -49,6 +60,8 @@ WRONG = {
     a_cold_start_shows_capacity: {"runs": "the kitchen then catches up"},
     only_the_obvious_run: {"runs": "slightly too many orders are enough"},
     no_run_at_all: {"runs": "at least one"},
-    one_word: {"runs": "a list of names"},
+    one_word: {"runs": "a list of texts"},
+    forgets_to_return: {"runs": "end in a `return`"},
+    takes_away_at_each_call: {"runs": "kept from one call to the next"},
 }
 RIGHT = [as_a_list, as_a_set_in_another_order, computed]

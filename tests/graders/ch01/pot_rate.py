@@ -56,45 +56,42 @@ def as_share_of_the_limit(B, fixed_s, per_request_s):
     return busy / (busy + fixed_s) / per_request_s
 
 
-ALL = ("basic", "edges", "property")
+def forgets_to_return(B, fixed_s, per_request_s):
+    as_the_formula(B, fixed_s, per_request_s)
+
+
+def the_time_of_a_batch(B, fixed_s, per_request_s):
+    return fixed_s + per_request_s * B
+
+
 WRONG = {
     counts_batches: {
-        "basic": "this counts batches: each batch holds B",
-        "edges": "without a fixed time",
-        "property": "a larger batch gives a higher rate",
+        "basic": "this counts batches: each batch holds",
+        "edges": "this counts batches: each batch holds",
+        "property": "more orders share one fixed time",
     },
-    forgets_the_parentheses: {
-        "basic": "parentheses",
-        "edges": "parentheses: the whole time of the batch",
-        "property": "a larger batch gives a higher rate",
-    },
-    seconds_per_order: {
-        "basic": "upside down",
-        "edges": "this is the time of one batch: divide its",
-        "property": "gives a higher rate",
-    },
+    the_time_of_a_batch: {"basic": "the time of one batch: divide", "edges": "divide", "property": "below the line"},
+    forgets_the_parentheses: {"basic": "parentheses", "edges": "parentheses", "property": "and each adds its own"},
+    seconds_per_order: {"basic": "upside down", "edges": "upside down", "property": "more orders share"},
     leaves_out_the_fixed_time: {
-        "basic": "fixed time is left out",
-        "edges": "this is the limit for endless batches:",
-        "property": "higher rate",
+        "basic": "the fixed time is left out",
+        "edges": "the fixed time is left out",
+        "property": "more orders share one fixed time",
     },
     charges_one_order: {
         "basic": "every order in the batch adds",
-        "edges": "without a fixed time",
-        "property": "gives a higher rate",
+        "edges": "every order in the batch adds",
+        "property": "and each adds its own",
     },
     pays_the_fixed_time_for_each_order: {
         "basic": "paid once per batch",
-        "edges": "the fixed time is paid once per batch,",
-        "property": "higher rate",
+        "edges": "paid once per batch",
+        "property": "more orders share one fixed time",
     },
-    divides_without_rest: {
-        "basic": "needn't be whole",
-        "edges": "a rate needn't be whole: divide with /,",
-        "property": None,
-    },
-    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": None},
-    only_the_example: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches 1/r"},
-    leaves_out_the_orders_time: {"basic": "orders in a batch divided", "edges": "ends", "property": "no batch reaches"},
+    divides_without_rest: {"basic": "needn't be whole", "edges": "needn't be whole", "property": None},
+    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": "nothing is rounded"},
+    only_the_example: {"basic": "orders in a batch divided", "edges": "ends", "property": "a check above fails"},
+    leaves_out_the_orders_time: {"basic": "orders in a batch divided", "edges": "ends", "property": "each adds"},
+    forgets_to_return: {"basic": "end in a `return`", "edges": "end in a `return`", "property": "end in a `return`"},
 }
 RIGHT = [as_the_formula, one_over_the_time_of_an_order, as_share_of_the_limit]

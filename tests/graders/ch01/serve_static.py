@@ -69,6 +69,34 @@ def trips_over_an_empty_list(arrivals_s, B, fixed_s, per_request_s, pots):
     return _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s * B)
 
 
+def takes_none_for_ten(arrivals_s, B, fixed_s, per_request_s, pots):
+    return _serve(arrivals_s, B, pots or 10, lambda n: fixed_s + per_request_s * B)
+
+
+def adds_one_orders_time(arrivals_s, B, fixed_s, per_request_s, pots):
+    return _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s)
+
+
+def cooks_each_order_by_itself(arrivals_s, B, fixed_s, per_request_s, pots):
+    return [arrival + fixed_s + per_request_s * B for arrival in arrivals_s]
+
+
+def keeps_a_list_between_calls(arrivals_s, B, fixed_s, per_request_s, pots, finished=[]):  # noqa: B006
+    finished += _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s * B)
+    return finished
+
+
+def eats_the_orders(arrivals_s, B, fixed_s, per_request_s, pots):
+    finished = _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s * B)
+    while arrivals_s:
+        arrivals_s.pop(0)
+    return finished
+
+
+def forgets_to_return(arrivals_s, B, fixed_s, per_request_s, pots):
+    _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s * B)
+
+
 def with_a_heap(arrivals_s, B, fixed_s, per_request_s, pots):
     return _serve(arrivals_s, B, pots, lambda n: fixed_s + per_request_s * B)
 
@@ -98,6 +126,7 @@ def in_numpy(arrivals_s, B, fixed_s, per_request_s, pots):
     return np.repeat(ends, B)[: len(arrivals)]
 
 
+ALL = ("gathering", "busy", "last_batch", "pots", "endless", "property")
 WRONG = {
     starts_at_the_last_arrival_though_the_pot_is_busy: {
         "busy": "the pot is still busy",
@@ -120,7 +149,7 @@ WRONG = {
     charges_the_last_batch_for_its_own_orders: {
         "last_batch": "as long as a full one",
         "endless": None,
-        "property": "or takes too little time",
+        "property": "perhaps the last, takes",
     },
     returns_latencies: {
         "gathering": "these are latencies",
@@ -144,7 +173,7 @@ WRONG = {
         "last_batch": None,
         "pots": None,
         "endless": None,
-        "property": "the batch takes less than",
+        "property": "takes too little time",
     },
     knows_one_pot_only: {
         "pots": "the answer for a single pot",
@@ -154,13 +183,33 @@ WRONG = {
     thinks_more_pots_cook_faster: {"pots": "more pots don't make a batch faster", "property": None},
     one_time_for_each_batch: {
         "gathering": "one time for each order",
-        "busy": None,
-        "last_batch": "orders are missing",
-        "pots": None,
-        "endless": None,
+        "busy": "one time for each order",
+        "last_batch": "one time for each order",
+        "pots": "one time for each order",
+        "endless": "one time for each order",
         "property": "one number for each order",
     },
     thinks_none_is_one_pot: {"endless": "the answer for a single pot", "property": "although it is full"},
     trips_over_an_empty_list: {"last_batch": "an empty list gives an empty list"},
+    takes_none_for_ten: {"endless": "however many cook"},
+    adds_one_orders_time: {
+        "gathering": "not only one",
+        "busy": "not only one",
+        "last_batch": "not only one",
+        "pots": None,
+        "endless": None,
+        "property": None,
+    },
+    cooks_each_order_by_itself: {
+        "gathering": "orders are cooked in batches",
+        "busy": "orders are cooked in batches",
+        "last_batch": None,
+        "pots": "orders are cooked in batches",
+        "endless": "orders are cooked in batches",
+        "property": None,
+    },
+    keeps_a_list_between_calls: dict.fromkeys(ALL, "kept from one call to the next"),
+    eats_the_orders: dict.fromkeys(ALL, "your function changes `arrivals_"),
+    forgets_to_return: dict.fromkeys(ALL, "end in a `return`"),
 }
 RIGHT = [with_a_heap, looks_back_by_pots, in_numpy]

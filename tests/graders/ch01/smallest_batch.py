@@ -76,26 +76,39 @@ def in_decimal_fractions(fraction, fixed_s, per_request_s):
     return max(1, math.ceil(f * t / (r * (1 - f))))
 
 
+def loops_without_a_tolerance(fraction, fixed_s, per_request_s):
+    B = 1
+    while B / (fixed_s + per_request_s * B) < fraction / per_request_s:
+        B += 1
+    return B
+
+
+def forgets_to_return(fraction, fixed_s, per_request_s):
+    solves_for_B(fraction, fixed_s, per_request_s)
+
+
+def counts_up(fraction, fixed_s, per_request_s):
+    B = 1
+    while per_request_s * B / (fixed_s + per_request_s * B) < fraction * (1 - 1e-9):
+        B += 1
+    return B
+
+
 linear = "the rate is not linear in B"
+slow = "the approach to the limit is slow"
 WRONG = {
-    thinks_the_rate_linear: {
-        "basic": "the rate is not linear in B",
-        "edges": "reaching the share",
-        "property": "reaches the share",
-    },
-    thinks_the_turning_point_is_the_limit: {
-        "basic": "the rate is not linear in B",
-        "edges": "at least",
-        "property": "reaches the share",
-    },
-    always_the_half: {"basic": "half of the limit", "edges": "at least", "property": "reaches the share"},
-    rounds_down: {"basic": "falls short", "property": "reaches the share"},
-    no_whole_number: {"basic": "a whole number of orders: round up", "property": "whole number"},
+    thinks_the_rate_linear: {"basic": linear, "edges": linear, "property": slow},
+    thinks_the_turning_point_is_the_limit: {"basic": "gives half of the limit, not", "edges": linear, "property": slow},
+    always_the_half: {"basic": "whatever the fraction", "edges": "whatever the fraction", "property": slow},
+    rounds_down: {"basic": "falls short", "property": "the batch is too small: round up"},
+    no_whole_number: {"basic": "a whole number of orders", "edges": "a whole number of", "property": "whole number"},
     trusts_floats: {"edges": "don't go one further"},
+    loops_without_a_tolerance: {"edges": "don't go one further"},
     wants_more_than_the_share: {"edges": "don't go one further"},
     a_batch_of_zero: {"edges": "never smaller than one order"},
-    searches_up_to_1000: {"edges": "stops at some largest batch"},
-    swaps_the_shares: {"basic": "changed places", "edges": "at least", "property": "reaches the share"},
-    returns_the_rate: {"basic": "this is a rate", "edges": "at least", "property": None},
+    searches_up_to_1000: {"edges": "don't stop searching early"},
+    swaps_the_shares: {"basic": "changed places", "edges": "changed places", "property": slow},
+    returns_the_rate: {"basic": "this is a rate", "edges": None, "property": slow},
+    forgets_to_return: dict.fromkeys(("basic", "edges", "property"), "end in a `return`"),
 }
-RIGHT = [solves_for_B, bisects, in_decimal_fractions]
+RIGHT = [solves_for_B, bisects, in_decimal_fractions, counts_up]
