@@ -102,8 +102,8 @@ def takes_late_ones_off_the_list(p99_s, limit):
 
 
 def keeps_the_best(p99_s, limit, best=[0]):  # noqa: B006
-    best[0] += max(_kept(p99_s, limit), default=0)
-    return best[0] or None
+    best[0] += max(_kept(p99_s, limit), default=1)
+    return best[0]
 
 
 def from_the_far_end(p99_s, limit):

@@ -29,6 +29,7 @@ STATE = np.dtype(
             "now_ns",  # up to when everything has happened, but for what can begin then
             "open",  # whether something can still begin then
             "reached",  # whether the last call went as far as it was asked to
+            "looked_ns",  # up to when the line's waiting has been counted
             "present_ns", "closed_ns",  # how far that was, and the last instant at which all that could begin has begun
             "known", "next", "pending",  # requests known; the first that hasn't come; clients about to send one
             "more_to_come",  # whether others may come who aren't known
@@ -396,6 +397,7 @@ def _begin_stretch(m: Any, rules: Any, s: Any, p: int, new: int, now: int) -> No
 @part
 def _begin(m: Any, rules: Any, s: Any, now: int) -> None:
     """Pots that can begin a step now do: empty ones first, then those between two steps."""
+    _look(s, now)
     s.begun, i, empty = 0, 0, True
     while True:
         places = _places(m, rules, s, now) if empty else 0
@@ -438,8 +440,8 @@ def _next(m: Any, rules: Any, s: Any) -> int:
 @part
 def _look(s: Any, at: int) -> None:
     """Count the time that the line has spent waiting up to here."""
-    s.waited_ns += float(s.tail - s.head) * float(at - s.now_ns)
-    s.now_ns = at
+    s.waited_ns += float(s.tail - s.head) * float(at - s.looked_ns)
+    s.looked_ns = at
 
 
 @compiled
@@ -464,6 +466,7 @@ def advance(m: Any, log: Any, until: int, begins: bool) -> None:
         if s.rows + s.busy + 1 > len(log):
             return
         _look(s, at)
+        s.now_ns = at
         while s.cooking > 0 and m.pot[m.ends[0]].end_ns == at:
             p = _take_first(m, s)
             _write(m.pot[p], p, log[s.rows])
@@ -476,7 +479,7 @@ def advance(m: Any, log: Any, until: int, begins: bool) -> None:
         s.open = 1
     s.reached = 1
     if until < FAR:
-        _look(s, until)
+        s.now_ns = until
     s.present_ns = s.now_ns
     if begins:
         s.closed_ns = s.now_ns
@@ -498,6 +501,7 @@ def abort(m: Any, r: int) -> None:
     """A request that has come and isn't done is given up; all that can begin at the present has begun."""
     rules, s = m.rules[0], m.state[0]
     m.finish[r] = GONE
+    _look(s, s.now_ns)
     for at in range(s.head, s.tail):
         if m.order[at] == r:
             for i in range(at, s.tail - 1):
