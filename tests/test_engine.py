@@ -395,6 +395,14 @@ def test_without_limits_tokens_are_counted_as_seats_are():
 
 
 def test_closed_sums_of_steps_are_exact():
+    @pytest.importorskip("numba").njit
+    def closed(base, per_kv, base_2, per_kv_2, kv, growth, steps, gap):
+        return (
+            sums.span_ns(base, per_kv, kv, growth, steps),
+            sums.roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, steps),
+            sums.steps_to(base, per_kv, base_2, per_kv_2, kv, growth, steps, gap),
+        )
+
     rng = np.random.default_rng(0)
     crossed = 0
     for _ in range(400):
@@ -408,11 +416,9 @@ def test_closed_sums_of_steps_are_exact():
         roof = np.max(sides, axis=0).tolist()
         crossed += roof not in sides
         roof_of = (bases[0], per_kv[0], bases[1], per_kv[1], kv, growth)
-        assert sums.span_ns(bases[0], per_kv[0], kv, growth, steps) == sum(sides[0])
-        assert sums.roof_ns(*roof_of, steps) == sum(roof)
         gap = int(rng.integers(0, sum(roof) + 1))
         first = next((k for k in range(1, steps + 1) if sum(roof[:k]) >= gap), steps)
-        assert sums.steps_to(*roof_of, steps, gap) == first
+        assert closed(*roof_of, steps, gap) == (sum(sides[0]), sum(roof), first)
     assert crossed > 5
 
 

@@ -1,8 +1,11 @@
 """Compiles the kernels, and keeps what was compiled until any of their sources changes.
 
 numba's own on-disk cache is keyed by the file that holds the compiled function: it would go on using a function
-whose helper in another file has changed. Here the key also covers this file and every source file beside the function's
-own, so a kernel's parts lie in one folder.
+whose helper in another file has changed. Here the key also covers this file, `pieces` and every source file beside the
+function's own, so a kernel's parts lie in one folder.
+
+In these functions no index of an array may be negative, unless it is written as a number: nothing is counted from an
+array's end. With `NUMBA_BOUNDSCHECK=1` and an empty `NUMBA_CACHE_DIR` one that is, or is too large, raises IndexError.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ try:
     from numba.core import cgutils, types
     from numba.core.caching import CompileResultCacheImpl, FunctionCache
     from numba.extending import intrinsic
+
+    from servinglab.base import pieces
 except ImportError:  # pragma: no cover - the tests run it in a child process without numba
     warnings.warn("numba isn't installed: the simulator runs in plain Python, about 100 times slower", stacklevel=2)
 
@@ -63,9 +68,9 @@ else:
 
     @functools.cache
     def sources_stamp(folder: Path) -> bytes:
-        """What the sources of a folder, and this file, come to."""
+        """What the sources of a folder, and those of this module, come to."""
         digest = hashlib.sha256()
-        for each in [Path(__file__), *sorted(folder.glob("*.py"))]:
+        for each in [Path(__file__), Path(pieces.__file__), *sorted(folder.glob("*.py"))]:
             text = each.read_bytes()
             digest.update(f"{each.name} {len(text)} ".encode() + text)
         return digest.digest()
@@ -82,17 +87,19 @@ else:
 
     def compiled(function: Callable[..., Any]) -> Any:
         """Compile a function that Python calls; keep it on disk where numba finds a place."""
-        dispatcher = numba.njit(**_OPTIONS)(function)
+        dispatcher = numba.njit(**_OPTIONS, pipeline_class=pieces.KernelCompiler)(function)
         dispatcher._cache = _Cache(function)  # as `cache=True` does, but for the key
         return dispatcher
 
+    _PIECE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": pieces.PieceCompiler}
+
     def part(function: Callable[..., Any]) -> Any:
-        """Compile a piece of such a function into it: nothing is made for callers from Python."""
-        return numba.njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)(function)
+        """Compile a piece of such a function into it; Python can't call it."""
+        return numba.njit(**_PIECE, forceinline=True)(function)
 
     def apart(function: Callable[..., Any]) -> Any:
         """The same, but called: a piece that is large, or rarely needed."""
-        return numba.njit(**_OPTIONS, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+        return numba.njit(**_PIECE, forceinline=False)(function)
 
     @intrinsic
     def own_copy(_context: Any, record: Any) -> Any:

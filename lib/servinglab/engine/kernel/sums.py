@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from servinglab.base.compiled import HALF, NS, compiled
+from servinglab.base.compiled import HALF, NS, apart
 
 FEW = 24  # steps up to which adding one by one beats the closed form
 
 
-@compiled
+@apart
 def span_ns(base: int, per_kv: int, kv: int, growth: int, steps: int) -> int:
     """Nanoseconds of `steps` steps: Σ ⌊(base + per_kv·(kv + i·growth) + ½ ns)/1 ns⌋, in femtoseconds inside."""
     b = base + per_kv * kv + HALF
@@ -34,7 +34,7 @@ def span_ns(base: int, per_kv: int, kv: int, growth: int, steps: int) -> int:
         n, b, a, m = top // m, top % m, m, a
 
 
-@compiled
+@apart
 def roof_ns(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, steps: int) -> int:
     """Nanoseconds of `steps` steps of which each takes the longer of two sides, both affine in the tokens held."""
     gap = base - base_2 + (per_kv - per_kv_2) * kv
@@ -51,7 +51,7 @@ def roof_ns(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth:
     return first + span_ns(base, per_kv, kv + turn * growth, growth, steps - turn)
 
 
-@compiled
+@apart
 def steps_to(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, most: int, gap: int) -> int:
     """The fewest steps, from 1 to `most`, that last at least `gap` nanoseconds; `most` if none do."""
     first = roof_ns(base, per_kv, base_2, per_kv_2, kv, growth, 1)
@@ -67,7 +67,7 @@ def steps_to(base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth
     return low
 
 
-@compiled
+@apart
 def stretch(
     base: int, per_kv: int, base_2: int, per_kv_2: int, kv: int, growth: int, most: int, gap: int
 ) -> tuple[int, int]:  # fmt: skip
