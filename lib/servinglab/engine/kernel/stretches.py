@@ -47,6 +47,7 @@ STATE = np.dtype(
             "free_blocks", "held_tokens",  # the latter of those who decode
             "lost",  # preemptions that no row has told of yet
             "done", "answered",  # requests finished or turned away; how many of `answered` are written
+            "untold",  # clients whose request has finished at now_ns, and who haven't begun to think
             "rows", "marks", "late", "logged_ns",  # what the last call has written, and up to when
             "looked_ns",  # up to when the line's wait is counted
             "present_ns", "closed_ns",  # how far it went, and the last instant at which all that could begin has begun
@@ -114,7 +115,7 @@ class Memory(NamedTuple):
 
 @part
 def _blocks(rules: Any, tokens: int) -> int:
-    return -(-tokens // rules.block_size)
+    return (tokens + rules.block_size - 1) // rules.block_size
 
 
 # ---- the line ----
@@ -153,6 +154,10 @@ def _come(m: Any, rules: Any, s: Any, until: int) -> int:
         return arrival[r] if r < s.known else FAR
     while True:
         at = m.pending[0, 0] if s.pending > 0 else FAR
+        if s.untold > 0 and at >= s.now_ns:
+            s.untold -= 1
+            send_next(s, m.think, m.pending, s.now_ns)
+            continue
         if at > until:
             return at
         r = m.pending[1, 0]
@@ -407,7 +412,7 @@ def _finish(m: Any, rules: Any, s: Any, r: int, now: int) -> None:
         m.answered[s.answered] = r
         s.answered += 1
     if rules.clients > 0:
-        send_next(s, m.think, m.pending, now)
+        s.untold += 1
 
 
 @part
@@ -415,8 +420,6 @@ def _end(m: Any, rules: Any, s: Any, step: Any, log: Any, marks: Any, late: Any)
     """The stretch under way ends: tokens come out, the finished leave."""
     seat, wheel, need = m.seat, m.wheel, m.need
     now = step.end_ns
-    if rules.clients > 0:
-        _come(m, rules, s, now - 1)
     s.held_tokens += s.decoding * step.steps
     q = step.ready
     while q >= 0 and q != s.partial:
@@ -506,14 +509,10 @@ def _serve(m: Any, rules: Any, s: Any, step: Any, log: Any, marks: Any, late: An
     full = min(len(log), len(marks))
     s.rows = s.marks = s.late = s.reached = 0
     while True:
-        if s.under_way:
-            if step.end_ns > until:
-                _come(m, rules, s, until)
-                _stop(s, until, begins)
-                return
+        if s.under_way and step.end_ns <= until:
             _end(m, rules, s, step, log, marks, late)
-        next_ns = _come(m, rules, s, s.now_ns)
-        if s.now_ns > until or (s.now_ns == until and not begins):
+        next_ns = _come(m, rules, s, until if s.under_way else s.now_ns)
+        if s.under_way or s.now_ns > until or (s.now_ns == until and not begins):
             _stop(s, until, begins)
             return
         if s.rows + 1 >= full or s.late + len(m.seat) >= len(late):
