@@ -114,7 +114,7 @@ TAKES: dict[str, tuple[Callable[[sl.Result], Any], str]] = {
         f"Result.{name}": (lambda run, name=name: getattr(run, name), NOTHING)
         for name in (
             "arrival_s", "scheduled_s", "first_token_s", "finish_s", "finished", "wait_s", "ttft_s", "tpot_s", "e2e_s",
-            "duration_s", "unpriced_attention",
+            "span_s", "duration_s", "unpriced_attention",
         )
     },
 }  # fmt: skip

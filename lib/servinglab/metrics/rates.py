@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from servinglab.base.arrays import Floats
 from servinglab.metrics.slo import good_requests
-from servinglab.workload.outcomes import NEVER
 
 if TYPE_CHECKING:
     from servinglab.result.result import Result
@@ -73,11 +72,7 @@ def whole_run(result: Result) -> Window:
     >>> whole_run(sl.simulate(orders, sl.ContinuousBatching(8), sl.AffineStep(0.5, 0.0))).spans_s
     ((10.0, 11.0),)
     """
-    came = result.arrival_ns[result.arrival_ns != NEVER]
-    if not len(came):
-        return Window(((0.0, 0.0),))
-    columns = (result.arrival_ns, result.scheduled_ns, result.first_token_ns, result.finish_ns)
-    return Window(((int(came.min()) / 1e9, max(int(column.max()) for column in columns) / 1e9),))
+    return Window(((0.0, 0.0) if result.span_s is None else result.span_s,))
 
 
 def per_second(count: float, window: Window) -> float:
@@ -96,28 +91,26 @@ def request_throughput(result: Result, window: Window | None = None) -> float:
     >>> request_throughput(run), request_throughput(run, Window([(10.0, 10.5)]))
     (4.0, 2.0)
     """
-    window = window or whole_run(result)
-    return per_second(int(np.count_nonzero(_finishing(result, window))), window)
+    return per_second(int(np.count_nonzero(_finishing(result, window))), window or whole_run(result))
 
 
 def output_throughput(result: Result, window: Window | None = None) -> float:
     """Output tokens of the requests that finish in the window, per second of it."""
-    window = window or whole_run(result)
-    return per_second(int(result.output_tokens.sum(where=_finishing(result, window))), window)
+    return per_second(int(result.output_tokens.sum(where=_finishing(result, window))), window or whole_run(result))
 
 
 def total_token_throughput(result: Result, window: Window | None = None) -> float:
     """As `output_throughput`, with the prompts' tokens."""
-    window = window or whole_run(result)
     tokens = np.add(result.prompt_tokens, result.output_tokens, dtype=np.int64)
-    return per_second(int(tokens.sum(where=_finishing(result, window))), window)
+    return per_second(int(tokens.sum(where=_finishing(result, window))), window or whole_run(result))
 
 
 def request_goodput(result: Result, slo: Mapping[str, float], window: Window | None = None) -> float:
     """Requests that finish in the window within every limit of `slo`, per second of it."""
-    window = window or whole_run(result)
-    good = good_requests(result, slo) & window.holds(result.finish_s)
-    return per_second(int(np.count_nonzero(good)), window)
+    good = good_requests(result, slo)
+    if window is not None:
+        good &= window.holds(result.finish_s)
+    return per_second(int(np.count_nonzero(good)), window or whole_run(result))
 
 
 def busy_fraction(result: Result) -> float:
@@ -132,5 +125,6 @@ def mean_in_system(result: Result) -> float:
     return math.nan if result.segments is None else per_second(result.segments.request_seconds, whole_run(result))
 
 
-def _finishing(result: Result, window: Window) -> npt.NDArray[np.bool_]:
-    return result.finished & window.holds(result.finish_s)
+def _finishing(result: Result, window: Window | None) -> npt.NDArray[np.bool_]:
+    """Who finishes in the window, or, without one, at all."""
+    return result.finished if window is None else result.finished & window.holds(result.finish_s)

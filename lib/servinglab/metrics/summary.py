@@ -254,8 +254,8 @@ def summarize(result: Result, slo: Mapping[str, float] | None = None) -> Summary
         by_status=_by_status(result),
         one_token=int(np.count_nonzero(one_token)),
         duration_s=result.duration_s,
-        request_throughput=request_throughput(result, window),
-        output_throughput=output_throughput(result, window),
+        request_throughput=request_throughput(result),
+        output_throughput=output_throughput(result),
         ttft_s=spread_of(latencies_s["ttft_s"]),
         tpot_s=spread_of(latencies_s["tpot_s"][~one_token]),
         itl_s=weighted_spread_of(gaps, tokens),
@@ -302,9 +302,13 @@ def _from_log(result: Result) -> dict[str, Any]:
 
 
 def _by_status(result: Result) -> dict[str, int]:
-    counts = np.bincount(result.status, minlength=len(Status)).tolist()
-    usual = (Status.FINISHED, Status.UNSERVED, Status.REJECTED)
-    return {status.name: counts[status] for status in Status if counts[status] or status in usual}
+    counts, left = {}, len(result)
+    for status in Status:
+        count = int(np.count_nonzero(result.status == int(status))) if left else 0
+        left -= count
+        if count or status in (Status.FINISHED, Status.UNSERVED, Status.REJECTED):
+            counts[status.name] = count
+    return counts
 
 
 def _reasons(result: Result) -> dict[str, int]:

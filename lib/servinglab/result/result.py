@@ -147,12 +147,21 @@ class Result:
         later[later < 1] = np.nan
         return _difference(self.finish_ns, self.first_token_ns) / later
 
+    @cached_property
+    def span_s(self) -> tuple[float, float] | None:
+        """When the first request came, and when the last event of any was, in seconds; None if nobody came."""
+        came = self.arrival_ns
+        if NEVER in came:
+            came = came[came != NEVER]
+        if not len(came):
+            return None
+        columns = (self.arrival_ns, self.scheduled_ns, self.first_token_ns, self.finish_ns)
+        return int(came.min()) / 1e9, max(int(column.max()) for column in columns) / 1e9
+
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last event, as `metrics.rates.whole_run` has it; NaN if nobody came."""
-        from servinglab.metrics.rates import whole_run
-
-        return whole_run(self).seconds if (self.arrival_ns != NEVER).any() else float("nan")
+        """From the first arrival to the last event; NaN if nobody came."""
+        return float("nan") if self.span_s is None else self.span_s[1] - self.span_s[0]
 
     def steps(self) -> Segments:
         """The log with one row per step, ordered by start and pot.
@@ -241,12 +250,14 @@ class Result:
 
         None, too, for a measured run: a real engine pays for all its work.
         """
-        from servinglab.hardware.prompt_attention import unpriced_attention
+        from servinglab.hardware.prompt_attention import LONG_PROMPT, unpriced_attention
 
         step_time = self.step_time or self.setup.step_time
         if step_time is None:
             return None
-        longest = int(self.prompt_tokens.max(initial=0, where=self.scheduled_ns != NEVER))
+        longest = int(self.prompt_tokens.max(initial=0))
+        if longest > LONG_PROMPT:  # of those who were served
+            longest = int(self.prompt_tokens.max(initial=0, where=self.scheduled_ns != NEVER))
         return unpriced_attention(longest, self.setup.scheduler, step_time)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
