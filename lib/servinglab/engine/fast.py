@@ -363,7 +363,7 @@ class _FastTokens(FastEngine):
         if workload is not None:
             self.rejections = _turned_away(workload, self.pool)
             self._reject[list(self.rejections)] = True
-        self._late = np.zeros(max(_LOG_ROWS, 4 * self._seats), np.int64)
+        self._late = np.empty(max(_LOG_ROWS, 4 * self._seats), np.int64)
         self._late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
 
     def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:

@@ -22,18 +22,20 @@ def check_clock(workload: Workload, scheduler: Any, seats: int, step_time: Close
     step_s = longest_step_s(scheduler, seats, step_time, longest_prompt, longest_answer, scale)
     opens_s = 0.0 if workload.is_closed else float(workload.arrival_s[-1])
     pauses_s = float(workload.think_s.sum()) if workload.think_s is not None else 0.0
-    if isinstance(scheduler, ContinuousBatching):  # no longer than one by one, but for prompts computed again
-        held = sum(float(np.einsum("i,i", outputs, each, dtype=np.float64)) for each in (prompts, outputs))
-        to_read = float(prompts.sum())
-        at_once = min(
-            each or np.inf for each in (scheduler.long_prefill_token_threshold, scheduler.max_num_batched_tokens)
-        )
-        steps = answers + to_read / at_once
+    if not isinstance(scheduler, ContinuousBatching):
+        check_end(opens_s + pauses_s + step_s * answers)
+        return
+    to_read = float(prompts.sum())
+    at_once = min(each or np.inf for each in (scheduler.long_prefill_token_threshold, scheduler.max_num_batched_tokens))
+    steps = answers + to_read / at_once
+
+    def ends_s(held: float) -> float:
+        """No later than one by one, but for prompts computed again; `held` are tokens in the cache, over all steps."""
         per_step = (step_time.sides_fs * np.array([steps, steps, to_read, held])).sum()
-        work_s = _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
-    else:
-        work_s = step_s * answers
-    check_end(opens_s + pauses_s + work_s)
+        return opens_s + pauses_s + _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
+
+    if ends_s(answers * (longest_prompt + longest_answer)) > LAST_INSTANT_S:  # as if each were the longest
+        check_end(ends_s(sum(float(np.einsum("i,i", outputs, each, dtype=np.float64)) for each in (prompts, outputs))))
 
 
 def longest_step_s(
