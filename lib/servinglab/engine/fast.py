@@ -343,20 +343,32 @@ class FastPots(FastEngine):
 
 
 class _FastTokens(FastEngine):
-    """What the two that count tokens have in common."""
+    """What the two that count tokens have in common.
+
+    Parameters
+    ----------
+    scheduler : ContinuousBatching
+    step_time : StepTime
+    kv : HasBlocks or None
+    workload : Workload, optional
+    lists_finished : bool
+    """
 
     def __init__(
         self,
         scheduler: ContinuousBatching,
         step_time: StepTime,
         kv: HasBlocks | None,
-        workload: Workload | None,
-        lists_finished: bool,
+        workload: Workload | None = None,
+        lists_finished: bool = True,
     ) -> None:
+        from servinglab.engine.kernel.prices import SIDE, two_sides
+
         super().__init__(scheduler, step_time, workload, lists_finished)
+        self.kernel = self._load_kernel()
         self.pool = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
         self.pool.check_start()
-        self._limited = kv is not None
+        self._kv, self._lists_finished = kv, lists_finished
         n = len(self.requests.arrival)
         self._seats = ROOM if workload is None else min(scheduler.seats, n)
         self._reject = np.zeros(n, np.bool_)
@@ -365,21 +377,38 @@ class _FastTokens(FastEngine):
             self._reject[list(self.rejections)] = True
         self._late = np.empty(max(_LOG_ROWS, 4 * self._seats), np.int64)
         self._late_gaps: list[np.ndarray] = [np.zeros(0, np.int64)]
+        sides = two_sides(step_time.sides_fs) if isinstance(step_time, ClosedForm) else np.zeros(2, SIDE)
+        names = ("arrival", "think", "scheduled", "first_token", "finish", "preemptions", "pending", "answered")
+        rules, state = self._first_settings()
+        memory = dict(rules=rules, state=state, sides=sides, **{name: getattr(self.requests, name) for name in names})
+        self.memory = self.kernel.Memory(**(memory | self._own_memory(rules, state)))
+        self._set_rules(scheduler)
 
-    def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
-        """Why such a request can never be served to its end; None if it can."""
-        return self.pool.why_never(prompt_tokens, output_tokens)
+    def _load_kernel(self) -> Any:
+        """The module of the kernel, which takes a while to import."""
+        raise NotImplementedError
 
-    def _begin_rules(self, rules: np.ndarray, state: np.ndarray) -> None:
-        """Write the settings that both kernels have, and who is about to come."""
+    def _own_memory(self, rules: np.ndarray, state: np.ndarray) -> dict[str, Any]:
+        """Write the settings that only this kernel has; what it remembers beside what both do."""
+        raise NotImplementedError
+
+    def _first_settings(self) -> tuple[np.ndarray, np.ndarray]:
+        """The settings that both kernels have, and a state in which nobody has come yet."""
+        rules, state = np.zeros(1, self.kernel.RULES), np.zeros(1, self.kernel.STATE)
         scheduler, pool, requests = self.scheduler, self.pool, self.requests
         rules["clients"], rules["chunked"] = requests.clients, scheduler.chunked_prefill
         rules["full_prompt_gate"], rules["whole_answer"] = scheduler.full_prompt_gate, scheduler.reserve_whole_answer
-        rules["num_blocks"], rules["block_size"], rules["limited"] = pool.num_blocks, pool.block_size, self._limited
+        rules["num_blocks"], rules["block_size"] = pool.num_blocks, pool.block_size
+        rules["limited"] = self._kv is not None
         state["known"] = requests.known
         state["next"] = state["pending"] = requests.sent
         state["closed_ns"] = NEVER
         state["free_blocks"] = pool.num_blocks
+        return rules, state
+
+    def why_never(self, prompt_tokens: int, output_tokens: int) -> str | None:
+        """Why such a request can never be served to its end; None if it can."""
+        return self.pool.why_never(prompt_tokens, output_tokens)
 
     def _follow(self, scheduler: Any) -> None:
         self.pool.change(scheduler)
@@ -417,14 +446,8 @@ class _FastTokens(FastEngine):
 class FastStretches(_FastTokens):
     """One pot with a budget of tokens and a pool of blocks, in stretches of steps.
 
-    Parameters
-    ----------
-    scheduler : ContinuousBatching
-        First come first served, synchronous, without thresholds, prompts first and prefix caching.
-    step_time : AffineStep or RoofStep
-    kv : HasBlocks or None
-    workload : Workload, optional
-    lists_finished : bool
+    Its scheduler is first come first served, synchronous, without thresholds, prompts first and prefix caching, and its
+    step time an AffineStep or a RoofStep.
     """
 
     columns: ClassVar[dict[str, Any]] = {
@@ -432,47 +455,36 @@ class FastStretches(_FastTokens):
         **dict.fromkeys(("prompt", "output", "reject", "preemptions", "answered", "order"), 0),
     }
 
-    def __init__(
-        self,
-        scheduler: ContinuousBatching,
-        step_time: ClosedForm,
-        kv: HasBlocks | None,
-        workload: Workload | None = None,
-        lists_finished: bool = True,
-    ) -> None:
-        from servinglab.engine.kernel import stretches as kernel
-        from servinglab.engine.kernel.prices import two_sides
+    def _load_kernel(self) -> Any:
+        from servinglab.engine.kernel import stretches
+
+        return stretches
+
+    def _own_memory(self, rules: np.ndarray, state: np.ndarray) -> dict[str, Any]:
         from servinglab.result import packed_log as log
 
-        super().__init__(scheduler, step_time, kv, workload, lists_finished)
-        self.kernel = kernel
-        requests, seats = self.requests, self._seats
+        kernel, requests, seats, workload = self.kernel, self.requests, self._seats, self.workload
         n = len(requests.arrival)
-        keeps_order = requests.clients > 0 or lists_finished
-        names = ["arrival", "prompt", "output", "scheduled", "first_token", "finish", "preemptions"]
+        keeps_order = requests.clients > 0 or self._lists_finished
+        names = ("arrival", "prompt", "output", "scheduled", "first_token", "finish", "preemptions")
         columns = {name: getattr(requests, name) for name in names} | {"reject": self._reject}
         self._leaves_out = bool(self.rejections) and not keeps_order  # nobody notices those who are turned away
         if self._leaves_out:
             columns = {name: kept(column, ~self._reject) for name, column in columns.items()}
-        narrow = not lists_finished and workload is not None and _fits_narrow(workload, seats, kv)
+            state["known"] = len(columns["arrival"])
+        narrow = not self._lists_finished and workload is not None and _fits_narrow(workload, seats, self._kv)
         self._log = Log(log.ROW if narrow else log.WIDE_ROW, 4 * n, _LOG_ROWS)
         self._marks = Log(log.MARK if narrow else log.WIDE_MARK, 2 * n, _LOG_ROWS)
-        rules, state, seat = np.zeros(1, kernel.RULES), np.zeros(1, kernel.STATE), np.zeros(seats, kernel.SEAT)
-        self._begin_rules(rules, state)
         rules["keeps_order"] = keeps_order
-        if self._leaves_out:
-            state["known"] = len(columns["arrival"])
         state["partial"] = state["last"] = NEVER
+        seat = np.zeros(seats, kernel.SEAT)
         seat["after"] = np.append(np.arange(1, seats), NEVER)
         longest = ROOM if workload is None else int(workload.output_tokens.max())
-        self.memory = kernel.Memory(
-            rules=rules, state=state, step=np.zeros(1, kernel.STEP), sides=two_sides(step_time.sides_fs), **columns,
-            think=requests.think, pending=requests.pending, answered=requests.answered,
-            order=np.zeros(n if keeps_order else 1, np.int64), seat=seat,
+        return columns | dict(
+            step=np.zeros(1, kernel.STEP), seat=seat, stack=np.zeros(seats, kernel.PREEMPTED),
+            order=np.zeros(n if keeps_order else 1, np.int64), need=np.zeros(self.pool.block_size, np.int64),
             wheel=np.full(1 << longest.bit_length(), NEVER, np.int64),  # longer than any answer
-            need=np.zeros(self.pool.block_size, np.int64), stack=np.zeros(seats, kernel.PREEMPTED),
         )  # fmt: skip
-        self._set_rules(scheduler)
 
     @property
     def _unseen(self) -> int:
@@ -547,94 +559,71 @@ class FastStretches(_FastTokens):
 
 
 class FastSteps(_FastTokens):
-    """One pot under all of `servinglab.scheduling.vllm_rules`'s rules, or with a step time of one's own, step by step.
-
-    Parameters
-    ----------
-    scheduler : ContinuousBatching
-    step_time : StepTime
-    kv : HasBlocks or None
-    workload : Workload, optional
-    lists_finished : bool
-    """
+    """One pot under all rules of `servinglab.scheduling.vllm_rules`, or with a step time of one's own, step by step."""
 
     columns: ClassVar[dict[str, Any]] = {
         **dict.fromkeys(("arrival", "scheduled", "first_token", "finish"), NEVER),
         **dict.fromkeys(("preemptions", "answered", "line", "request", "cached"), 0),
     }
 
-    def __init__(
-        self,
-        scheduler: ContinuousBatching,
-        step_time: StepTime,
-        kv: HasBlocks | None,
-        workload: Workload | None = None,
-        lists_finished: bool = True,
-    ) -> None:
-        from servinglab.engine.kernel import steps as kernel
-        from servinglab.engine.kernel.prices import SIDE, two_sides
+    def _load_kernel(self) -> Any:
+        from servinglab.engine.kernel import steps
+
+        return steps
+
+    def _own_memory(self, rules: np.ndarray, state: np.ndarray) -> dict[str, Any]:
         from servinglab.result.packed_log import LOG
 
-        super().__init__(scheduler, step_time, kv, workload, lists_finished)
-        self.kernel = kernel
-        requests, seats, pool = self.requests, self._seats, self.pool
-        n = len(requests.arrival)
+        kernel, scheduler, seats, n = self.kernel, self.scheduler, self._seats, len(self.requests.arrival)
         self._log = Log(LOG, 5 * n // 2, _LOG_ROWS)
-        rules, state = np.zeros(1, kernel.RULES), np.zeros(1, kernel.STATE)
-        self._begin_rules(rules, state)
         rules["threshold"], rules["adaptive"] = scheduler.long_prefill_token_threshold, scheduler.adaptive_threshold
         rules["by_priority"], rules["prompts_first"] = scheduler.policy == "priority", scheduler.prefill_first
-        rules["longest"], rules["caching"] = pool.longest, scheduler.prefix_caching
+        rules["longest"], rules["caching"] = self.pool.longest, scheduler.prefix_caching
         rules["asynchronous"], rules["per_piece"] = scheduler.async_scheduling, 1
-        rules["asks"] = not isinstance(step_time, ClosedForm)
+        rules["asks"] = not isinstance(self.step_time, ClosedForm)
         state["came_ns"], state["fresh"] = NEVER, 1
-        request = np.zeros(n, kernel.REQUEST)
-        request["last_ns"] = NEVER
         self._places: dict[int, int] = {}  # in the store, of what the pieces of prompts hold
         self._stored, self._blocks_in_all = 1, 0  # of those who joined
-        sides = two_sides(step_time.sides_fs) if isinstance(step_time, ClosedForm) else np.zeros(2, SIDE)
-        self.memory = kernel.Memory(
-            rules=rules, state=state, sides=sides, arrival=requests.arrival, think=requests.think, request=request,
-            cached=np.zeros(n if scheduler.prefix_caching else 0, kernel.CACHED), scheduled=requests.scheduled,
-            first_token=requests.first_token, finish=requests.finish, preemptions=requests.preemptions,
-            pending=requests.pending, answered=requests.answered, line=np.zeros((2, n), np.int64),
-            running=np.zeros(seats, np.int64), step=np.zeros(2, kernel.STEP), chunk=np.zeros((2, seats), kernel.CHUNK),
-            store=np.zeros(1, np.int64), block=np.zeros(1, kernel.BLOCK),
-        )  # fmt: skip
-        self._set_rules(scheduler)
-        if workload is not None:
-            request["prompt"], request["priority"] = workload.prompt_tokens, workload.priority
-            request["output"] = np.where(self._reject, 0, workload.output_tokens)
+        request, cached = np.zeros(n, kernel.REQUEST), np.zeros(n if scheduler.prefix_caching else 0, kernel.CACHED)
+        request["last_ns"] = NEVER
+        store, block = np.zeros(1, np.int64), np.zeros(1, kernel.BLOCK)
+        if self.workload is not None:
+            request["prompt"], request["priority"] = self.workload.prompt_tokens, self.workload.priority
+            request["output"] = np.where(self._reject, 0, self.workload.output_tokens)
             if scheduler.prefix_caching:
-                self._store(workload)
+                store, block = self._store(self.workload, rules, cached)
+        return dict(
+            request=request, cached=cached, store=store, block=block,
+            line=np.zeros((2, n), np.int64), running=np.zeros(seats, np.int64),
+            step=np.zeros(2, kernel.STEP), chunk=np.zeros((2, seats), kernel.CHUNK),
+        )  # fmt: skip
 
-    def _store(self, workload: Workload) -> None:
+    def _store(self, workload: Workload, rules: np.ndarray, cached: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lay out for prefix caching where the blocks of each request, the pieces of each and all contents stand."""
-        m, size = self.memory, self.pool.block_size
+        size = self.pool.block_size
         blocks = np.where(self._reject, 0, -(-(workload.prompt_tokens + workload.output_tokens) // size))
         total, pieces, shared, per_piece = int(blocks.sum()), np.zeros(0, np.int64), 0, 1
         if workload.prefix_hashes is not None:
-            per_piece = self._blocks_of_a_piece(workload.prefix_hashes[0])
-            m.cached["pieces"] = [len(ids) for ids in workload.prefix_hashes]
+            per_piece = self._blocks_of_a_piece(rules, workload.prefix_hashes[0])
+            cached["pieces"] = [len(ids) for ids in workload.prefix_hashes]
             distinct, pieces = np.unique(np.concatenate(workload.prefix_hashes), return_inverse=True)
             shared = len(distinct) * per_piece
         contents = total + len(pieces)
-        m.cached["block_at"] = np.cumsum(blocks) - blocks
-        m.cached["piece_at"] = total + np.cumsum(m.cached["pieces"]) - m.cached["pieces"]
-        m.cached["own_at"] = contents + shared + m.cached["block_at"]
+        cached["block_at"] = np.cumsum(blocks) - blocks
+        cached["piece_at"] = total + np.cumsum(cached["pieces"]) - cached["pieces"]
+        cached["own_at"] = contents + shared + cached["block_at"]
         store = np.zeros(contents + shared + total + 1, np.int64)
         store[total:contents] = contents + pieces * per_piece
-        block = np.zeros(min(self.pool.num_blocks, total) + 1, m.block.dtype)
-        self.memory = m._replace(store=store, block=block)
+        return store, np.zeros(min(self.pool.num_blocks, total) + 1, self.kernel.BLOCK)
 
-    def _blocks_of_a_piece(self, prefix_ids: Any) -> int:
+    def _blocks_of_a_piece(self, rules: np.ndarray, prefix_ids: Any) -> int:
         prefix_keys(0, prefix_ids, PREFIX_TOKENS, self.pool.block_size)  # refuses pieces of part blocks
-        self.memory.rules["per_piece"] = per_piece = PREFIX_TOKENS // self.pool.block_size
+        rules["per_piece"] = per_piece = PREFIX_TOKENS // self.pool.block_size
         return per_piece
 
     def _store_one(self, r: int, request: Request) -> None:
         """As `_store`, for one who joins."""
-        per_piece = self._blocks_of_a_piece(request.prefix_ids) if request.prefix_ids else 1
+        per_piece = self._blocks_of_a_piece(self.memory.rules, request.prefix_ids) if request.prefix_ids else 1
         blocks = -(-(request.prompt_tokens + request.output_tokens) // self.pool.block_size)
         pieces = len(request.prefix_ids)
         new = [i for i in dict.fromkeys(request.prefix_ids) if i not in self._places]
