@@ -648,21 +648,20 @@ class FastSteps(_FastTokens):
         state = self.memory.state
         while True:
             self.kernel.advance(self.memory, self._log.buffer, self._late, until_ns, begins)
-            if not state["asking"][0]:
+            asking = state["asking"][0]
+            if not asking:
                 break
-            self._price()
+            self._price(self.memory.step[asking - 1])
         self._keep()
 
     def _keep(self) -> None:
         self._log.keep(int(self.memory.state["rows"][0]))
         self._keep_late()
 
-    def _price(self) -> None:
+    def _price(self, step: np.void) -> None:
         """Tell the kernel how long the step takes that it has decided on."""
-        state = self.memory.state[0]
-        step = self.memory.step[(state["oldest"] + state["under_way"]) & 1]
         start, _, chunks, _, _, prefill, _, _, kv, *_ = step.item()
-        state["lasts_ns"] = lasts = asked_ns(self.step_time, chunks, prefill, kv)
+        self.memory.state["lasts_ns"][0] = lasts = asked_ns(self.step_time, chunks, prefill, kv)
         check_end((start + lasts) / 1e9)
 
     def result(self, setup: RunSetup) -> Result:

@@ -43,7 +43,7 @@ STATE = np.dtype(
             "done", "answered",  # requests finished or turned away; how many of `answered` are written
             "preemptions",
             "rows", "late",  # what the last call has written
-            "asking", "lasts_ns",  # whether the length of the youngest step is asked for; the answer
+            "asking", "lasts_ns",  # 1 + which step's length is asked for, 0 for none's; the answer
         )
     ]
     + [("waited_ns", np.float64)]
@@ -662,7 +662,7 @@ def advance(m: Any, log: Any, late: Any, until: int, begins: bool) -> None:
             if step.chunks > 0:
                 _begin(m, rules, s, chunk, step)
                 if rules.asks:
-                    s.asking = 1
+                    s.asking = 1 + slot
                     return
         emits = False
         if step.chunks > 0:
