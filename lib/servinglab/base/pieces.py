@@ -53,6 +53,12 @@ class KernelCompiler(Compiler):
 class _Unbuilt(JITCodeLibrary):
     """A piece's code, which is optimised and made machine code only with the whole that it is linked into."""
 
+    def add_ir_module(self, ir_module: Any) -> None:
+        for function in ir_module.functions:
+            if not function.is_declaration and "alwaysinline" not in function.attributes:
+                function.attributes.add("noinline")  # it stays apart
+        super().add_ir_module(ir_module)
+
     def _optimize_final_module(self) -> None:
         pass
 
@@ -72,8 +78,6 @@ class _Register(LoweringPass):
     def run_pass(self, state: Any) -> bool:
         key = object().__reduce_ex__  # numba knows a function by a built-in one; this one raises if Python calls it
         state.cr = state.cr._replace(cfunc=key)
-        if not state.flags.forceinline:  # it stays apart
-            state.library.get_function(state.cr.fndesc.llvm_func_name).add_function_attribute("noinline")
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         return True
 
