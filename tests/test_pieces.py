@@ -43,7 +43,7 @@ def test_pieces_make_no_machine_code_but_in_the_kernel(monkeypatch):
     column = np.arange(5)
     kernel(lambda column: swap_ends(column))(column)
     assert column.tolist() == [4, 1, 2, 3, 0]
-    assert len(built) == 1
+    assert [name for name in built if name != "nrt"] == [built[-1]]  # nrt: numba's own, made once a process
 
 
 def test_what_is_apart_stays_apart_and_what_is_a_part_does_not():
