@@ -68,8 +68,20 @@ def pays_for_all_seats(*args):
     return _serve(*args, charged=lambda running, seats: seats)
 
 
+def pays_for_one_seat(*args):
+    return _serve(*args, charged=lambda running, seats: min(1, len(running)))
+
+
+def charges_for_no_seat(*args):
+    return _serve(*args, charged=lambda running, seats: 0)
+
+
 def forgets_the_prompt(*args):
     return _serve(*args, read=lambda running, prompts: 0)
+
+
+def pays_for_a_prompt_as_for_one_token(arrivals_s, prompts, *rest):
+    return _serve(arrivals_s, [1] * len(prompts), *rest)
 
 
 def reads_the_prompt_in_every_step(*args):
@@ -121,12 +133,55 @@ def returns_the_finish_alone(*args):
     return [finish for _, finish in _serve(*args)]
 
 
-def in_plain_lists(*args):
+def puts_the_finish_first(*args):
+    return [pair[::-1] for pair in _serve(*args)]
+
+
+def returns_two_lists(*args):
+    return [list(times) for times in zip(*_serve(*args), strict=True)] or [[], []]
+
+
+def looks_at_the_first_of_nobody(*args):
+    args[0][0]
     return _serve(*args)
 
 
-def in_an_array(*args):
-    return np.array(_serve(*args)).reshape(-1, 2)
+def forgets_to_return(*args):
+    _serve(*args)
+
+
+_kept = []
+
+
+def keeps_what_it_found_before(*args):
+    _kept.extend(_serve(*args))
+    return _kept[:]
+
+
+def eats_its_tokens(arrivals_s, prompts, tokens, *rest):
+    pairs = _serve(arrivals_s, prompts, tokens, *rest)
+    for k in range(len(tokens)):
+        tokens[k] = 0
+    return pairs
+
+
+def in_an_array(arrivals_s, prompts, tokens, seats, a, b, c):
+    came, lengths = np.asarray(arrivals_s, float), np.asarray(tokens, int)
+    done, times, first, now = np.zeros(len(came), int), np.zeros((len(came), 2)), 0, 0.0
+    inside = np.zeros(len(came), bool)
+    while (done < lengths).any():
+        if not inside.any():
+            now = max(now, came[first])
+        until = min(first + seats - inside.sum(), np.searchsorted(came, now, side="right"))
+        new = np.arange(first, until)
+        first = max(first, until)
+        inside[new] = True
+        now += a + b * inside.sum() + c * sum(prompts[k] for k in new)
+        done += inside
+        times[new, 0] = now
+        times[inside, 1] = now
+        inside &= done < lengths
+    return times
 
 
 def with_a_heap_of_last_steps(arrivals_s, prompts, tokens, seats, a, b, c):
@@ -176,25 +231,46 @@ WRONG = {
     joins_while_a_step_runs: {"joining": "while a step runs", "property": None},
     frees_a_seat_a_step_late: {"leaving": "a step late", "property": None},
     admits_only_into_an_empty_engine: {
-        "joining": "an engine that is running", "leaving": "not when all are done", "edges": None, "property": None,
+        "joining": "an engine that is running",
+        "leaving": "an engine that is running",
+        "edges": "an engine that is running",
+        "property": "an engine that is running",
     },
     waits_until_all_seats_are_taken: {
-        "alone": None, "joining": "nobody waits for company", "edges": None, "property": None,
+        "alone": "nobody waits for company",
+        "joining": "nobody waits for company",
+        "edges": "nobody waits for company",
+        "property": None,
     },
-    pays_for_all_seats: {
-        "alone": "not for the seats", "joining": None, "edges": None, "property": None,
-    },
+    pays_for_all_seats: {"alone": "not the seats", "joining": None, "edges": None, "property": None},
+    pays_for_one_seat: {"joining": None, "leaving": None, "edges": None, "property": None},
+    charges_for_no_seat: {**EVERYWHERE, "alone": "each request in a step costs"},
     forgets_the_prompt: {**EVERYWHERE, "alone": "the prompt isn't paid for"},
-    reads_the_prompt_in_every_step: {**EVERYWHERE, "alone": "in its first step only"},
+    pays_for_a_prompt_as_for_one_token: {**EVERYWHERE, "alone": "each token of the prompt costs"},
+    reads_the_prompt_in_every_step: {**EVERYWHERE, "alone": "in its request's first step only"},
     gets_no_token_from_the_prompts_step: {**EVERYWHERE, "alone": "first token"},
     serves_the_newest_first: {"leaving": "first come, first served", "property": None},
-    lets_one_join_in_a_step: {"joining": None, "leaving": "not one in a step", "edges": None, "property": None},
+    lets_one_join_in_a_step: {
+        "joining": None,
+        "leaving": "not one in a step",
+        "edges": "not one in a step",
+        "property": "not one in a step",
+    },
     stops_the_others_while_it_reads: {
-        "joining": "no step of its own", "leaving": None, "edges": None, "property": None,
+        "joining": "no step of its own",
+        "leaving": None,
+        "edges": None,
+        "property": None,
     },
     takes_the_shortest_answer_first: {"leaving": "first come, first served", "property": None},
     serves_before_anyone_came: {"alone": "before it came", "joining": None, "edges": None, "property": None},
     returns_seconds_since_arrival: {**EVERYWHERE, "alone": "since the arrival"},
     returns_the_finish_alone: {**EVERYWHERE, "alone": "a pair for each request"},
-}  # fmt: skip
-RIGHT = [in_plain_lists, in_an_array, with_a_heap_of_last_steps, with_records]
+    puts_the_finish_first: {**EVERYWHERE, "alone": "the first token comes first"},
+    returns_two_lists: {**EVERYWHERE},
+    looks_at_the_first_of_nobody: {"edges": "nobody comes, so there is nothing to do"},
+    forgets_to_return: dict.fromkeys(EVERYWHERE, "end in a `return`"),
+    keeps_what_it_found_before: {**EVERYWHERE, "alone": "kept from one call to the next"},
+    eats_its_tokens: dict.fromkeys(EVERYWHERE, "changes `tokens`"),
+}
+RIGHT = [in_an_array, with_a_heap_of_last_steps, with_records]

@@ -37,6 +37,10 @@ def takes_the_length_of_the_first(arrivals_s, tokens, B, fixed_s, per_request_s)
     return _serve(arrivals_s, tokens, B, fixed_s, per_request_s, steps=lambda lengths: lengths[0])
 
 
+def takes_the_longest_of_all(arrivals_s, tokens, B, fixed_s, per_request_s):
+    return _serve(arrivals_s, tokens, B, fixed_s, per_request_s, steps=lambda lengths: max(tokens))
+
+
 def charges_only_those_who_lack_tokens(arrivals_s, tokens, B, fixed_s, per_request_s):
     free, finished = 0.0, []
     for first in range(0, len(arrivals_s), B):
@@ -46,6 +50,10 @@ def charges_only_those_who_lack_tokens(arrivals_s, tokens, B, fixed_s, per_reque
             free += fixed_s + per_request_s * sum(length > step for length in lengths)
         finished += [free] * len(lengths)
     return finished
+
+
+def charges_one_seat(arrivals_s, tokens, B, fixed_s, per_request_s):
+    return _serve(arrivals_s, tokens, B, fixed_s + per_request_s * (1 - B), per_request_s)
 
 
 def starts_though_the_engine_is_busy(arrivals_s, tokens, B, fixed_s, per_request_s):
@@ -69,13 +77,46 @@ def charges_the_last_batch_for_its_own_seats(arrivals_s, tokens, B, fixed_s, per
     return ends[:full] + [end - saved for end in ends[full:]]
 
 
+def looks_at_the_last_of_nobody(arrivals_s, tokens, B, fixed_s, per_request_s):
+    arrivals_s[-1]
+    return _serve(arrivals_s, tokens, B, fixed_s, per_request_s)
+
+
 def returns_latencies(arrivals_s, tokens, B, fixed_s, per_request_s):
     ends = _serve(arrivals_s, tokens, B, fixed_s, per_request_s)
     return [end - arrival for end, arrival in zip(ends, arrivals_s, strict=True)]
 
 
+def returns_one_time_for_each_batch(arrivals_s, tokens, B, fixed_s, per_request_s):
+    return _serve(arrivals_s, tokens, B, fixed_s, per_request_s)[::B]
+
+
+def forgets_to_return(*args):
+    _serve(*args)
+
+
+_kept = []
+
+
+def keeps_what_it_found_before(*args):
+    _kept.extend(_serve(*args))
+    return _kept[:]
+
+
+def eats_its_arrivals(arrivals_s, tokens, B, fixed_s, per_request_s):
+    finished = _serve(arrivals_s, tokens, B, fixed_s, per_request_s)
+    del arrivals_s[:]
+    return finished
+
+
 def in_a_loop(arrivals_s, tokens, B, fixed_s, per_request_s):
-    return _serve(arrivals_s, tokens, B, fixed_s, per_request_s)
+    free, finished = 0.0, []
+    for first in range(0, len(arrivals_s), B):
+        batch, lengths = arrivals_s[first : first + B], tokens[first : first + B]
+        free = max(max(batch), free) + max(lengths) * (fixed_s + per_request_s * B)
+        for _ in batch:
+            finished.append(free)
+    return finished
 
 
 def in_numpy(arrivals_s, tokens, B, fixed_s, per_request_s):
@@ -111,19 +152,23 @@ WRONG = {
     runs_them_one_after_the_other: {**EVERYWHERE, "longest": "share their steps"},
     takes_one_step_whatever_the_length: {**EVERYWHERE, "longest": "a batch takes a step for each token"},
     takes_the_length_of_the_first: {**EVERYWHERE, "longest": "look at all lengths of the batch"},
+    takes_the_longest_of_all: {**EVERYWHERE, "longest": "a longest answer of its own"},
     charges_only_those_who_lack_tokens: {**EVERYWHERE, "longest": "rule 3: every step costs B seats"},
-    starts_though_the_engine_is_busy: {
-        "busy": "the engine is still busy",
-        "property": "before the batch in front of it has ended",
-    },
+    charges_one_seat: {**EVERYWHERE, "longest": "a step costs B seats, not one"},
+    starts_though_the_engine_is_busy: {"busy": "the engine is still busy", "property": "the engine is still busy"},
     starts_before_the_batch_is_full: {
         "longest": "before the batch is full",
-        "busy": None,
-        "last_batch": None,
+        "busy": "before the batch is full",
+        "last_batch": "before the batch is full",
         "property": "before the batch is full",
     },
-    drops_the_last_batch: {"last_batch": "requests are missing", "property": "one time for each request"},
-    charges_the_last_batch_for_its_own_seats: {"last_batch": "pays for B seats", "property": None},
+    drops_the_last_batch: {"last_batch": "requests are missing", "property": "requests are missing"},
+    charges_the_last_batch_for_its_own_seats: {"last_batch": "pays for B seats", "property": "pays for B seats"},
+    looks_at_the_last_of_nobody: {"last_batch": "nobody comes, so there is nothing to return"},
     returns_latencies: {**EVERYWHERE, "longest": "these are latencies"},
+    returns_one_time_for_each_batch: {**EVERYWHERE, "longest": "not for each batch"},
+    forgets_to_return: dict.fromkeys(EVERYWHERE, "end in a `return`"),
+    keeps_what_it_found_before: {**EVERYWHERE, "longest": "kept from one call to the next"},
+    eats_its_arrivals: dict.fromkeys(EVERYWHERE, "changes `arrivals_"),
 }
 RIGHT = [in_a_loop, in_numpy, step_by_step]

@@ -29,12 +29,32 @@ def leaves_one_out():
     return {"A": "fuller", "B": "faster", "C": "busier", "D": "busier"}
 
 
+def forgets_to_return():
+    the_gpu_got_faster_each_time()
+
+
+def names_the_pairs_alone():
+    return list("ABCDE")
+
+
+def in_other_words():
+    return {"A": "full", "B": "fast", "C": "busy", "D": "busy", "E": "full"}
+
+
 def read_from_the_table():
     return {"A": "fuller", "B": "faster", "C": "busier", "D": "busier", "E": "fuller"}
 
 
 def in_another_order():
     return dict(zip("EDCBA", ["fuller", "busier", "busier", "faster", "fuller"], strict=True))
+
+
+def by_part():
+    found = {}
+    for part, pairs in {"fuller": "AE", "faster": "B", "busier": "CD"}.items():
+        for pair in pairs:
+            found[pair] = part
+    return found
 
 
 WRONG = {
@@ -45,5 +65,8 @@ WRONG = {
     thinks_that_continuous_is_always_fuller: {"pairs": "no step got faster"},
     takes_more_traffic_for_a_better_engine: {"pairs": "more work came"},
     leaves_one_out: {"pairs": "a word for each of the five"},
+    in_other_words: {"pairs": "a word for each of the five"},
+    names_the_pairs_alone: {"pairs": "a dictionary"},
+    forgets_to_return: {"pairs": "end in a `return`"},
 }
-RIGHT = [read_from_the_table, in_another_order]
+RIGHT = [read_from_the_table, in_another_order, by_part]
