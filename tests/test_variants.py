@@ -15,9 +15,6 @@ from servinglab.grading.contracts import Contract
 from servinglab.grading.grade import check_functions
 from servinglab.grading.notebooks import grade_id, is_check, read_notebook
 
-OLDER = {"03_three_schedulers"}  # most of their tasks are still the same in every variant
-NEWER = [name for name in ASSIGNMENTS if name not in OLDER]
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" in metafunc.fixturenames:
@@ -42,7 +39,7 @@ def test_an_answer_is_judged_the_same_in_every_variant(answer, variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NEWER)
+@pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_the_shipped_answers_are_no_answers_to_a_variant(name, variant):
     """Pasted as they stand, the public solutions keep a third of the points at most."""
     notebook, _ = drawn(name, variant)
@@ -71,7 +68,7 @@ def test_a_variant_says_which_it_is_and_has_the_same_checks(name, variant):
 
 
 def test_every_task_says_what_it_returns_and_tells_its_ideas_apart():
-    for name in NEWER:
+    for name in ASSIGNMENTS:
         for cell in filter(is_check, solution(name).cells):
             assert "returns=" in cell.source, grade_id(cell)
             assert "def wrong_ideas" not in cell.source, grade_id(cell)
