@@ -139,7 +139,8 @@ def in_fractions(predicted, tokens, B, full_step_s, continuous_s):
     while batch := list(islice(rest, B)):
         longest.append(max(batch))
     full = Fraction(sum(tokens), B)
-    return [float(sum(longest) / full / Fraction(predicted)), float(full * Fraction(full_step_s) / Fraction(continuous_s))]
+    steps_gap = sum(longest) / full / Fraction(predicted)
+    return [float(steps_gap), float(full * Fraction(full_step_s) / Fraction(continuous_s))]
 
 
 EVERYWHERE = {"basic": None, "simulated": None, "property": None}
