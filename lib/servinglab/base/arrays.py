@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    pass
-
-
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
