@@ -242,4 +242,3 @@ def test_the_quiz_by_hand() -> None:
         g = v.given
         step_s = g["fixed_s"] + g["per_request_s"] * g["batch"]
         assert v.answer == pytest.approx(100 * step_s * g["rate_rps"] / g["batch"]) and v.answer < 100
-
