@@ -1730,6 +1730,57 @@ def test_objects_with_ideas_of_their_own_are_no_answers():
         Task(lambda: Yes(1), "f()", read="page").gives(want=2, case="a case", cause="a cause")
 
 
+def message(answer, want, words="", **task):
+    with pytest.raises(CheckFailed) as failure:
+        Task(lambda x: answer, "f(x)", "page", **task).gives(3, want=want, case="a case", cause="a cause", words=words)
+    return failure.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "want", "rounded"),
+    [
+        (8.82, 8.823529411764707, True),
+        (8.83, 8.823529411764707, False),
+        (9, 8.823529411764707, False),  # an answer of its own
+        (0.0, 0.04, False),
+        ([2.375, 0.18], [2.375, 0.175], True),
+        ([2.5, 0.18], [2.375, 0.175], False),
+        (float("inf"), 8.5, False),
+        (None, 8.5, False),
+    ],
+)
+def test_a_rounded_answer_is_told_so(answer, want, rounded):
+    assert ("the answer is rounded" in message(answer, want).cause) is rounded
+
+
+def test_an_answer_rounded_in_its_own_unit_is_told_so_too():
+    for answer in (529.41, 60 * 8.82):  # per minute, or per second and then in minutes
+        assert "the answer is rounded" in message(answer, 8.823529411764707, asked=("x", 60)).cause
+
+
+@pytest.mark.parametrize(
+    ("answer", "want", "returns", "came", "expected"),
+    [
+        (270.00000000000006, 270, int, "270.00000000000006", "a whole number"),
+        (45.11278, 46, int, "45.1128", "a whole number"),
+        (1.0000001, 1.0, float, "1.0000001", "1.0"),
+        ([1, 2] * 9, [1, 2] * 8 + [1, 3], [float], "entry 18 is 2", "entry 18 is 3"),
+        (15.0, None, float | None, "15", "None"),
+    ],
+)
+def test_what_came_and_what_was_expected_never_read_the_same(answer, want, returns, came, expected):
+    failure = message(answer, want, words="None" if want is None else "", returns=returns)
+    assert (failure.came, failure.expected) == (came, expected)
+
+
+def test_a_long_list_is_cut_between_two_entries():
+    rows = [[k, k + 0.125, 123456.5, 17] for k in range(30)]
+    failure = message(0.5, 1.5)
+    assert failure.case == "a case: f(3)"
+    with pytest.raises(CheckFailed, match=r"f\(\[\[0, .*\], … \(30 in all\)\]\)"):
+        Task(lambda x: 0, "f(x)", "page").gives(rows, want=1, case="a case", cause="a cause")
+
+
 def test_jupyter_shows_the_message_and_no_traceback():
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output

@@ -35,6 +35,7 @@ KEEPS = (
     "something is kept from one call to the next: a list outside the function, or a default such as `found=[]`;"
     " or the answer is drawn at random"
 )
+ROUNDED = "the answer is rounded: return it with all its digits, and round only what you print"
 
 
 @contextmanager
@@ -238,11 +239,15 @@ class Task:
             if _strict is not None and not _hidden and self.ideas:
                 self._judge_ideas(want, known, likely, tolerance)
             return got
-        cause = betrayed(got) or cause
+        own = self.contract.asked_for
+        rounded = is_rounded(got, want) or is_rounded(own(got), own(want))  # before or after a change of units
+        cause = betrayed(got) or (ROUNDED if rounded else cause)
         if got is None and not any(wrong is None for wrong, _ in known):
             cause = f"{NOTHING} If it is None on purpose: {cause}"
-        expected = words if _hidden else self._show(want) + (f": {words}" if words else "")
-        self._fail(case, args, describe(got, want) if _hidden else self._show(got), expected, cause)
+        if _hidden:
+            self._fail(case, args, describe(got, want), words, cause)
+        came, expected = show_apart(own(got), own(want))
+        self._fail(case, args, came, f"{expected}: {words}" if words and words != expected else expected, cause)
 
     def answer(self, *args: Any, case: str, cause: str = "") -> Any:
         """Call the function, twice, and return its answer as plain values, for checks of a property.
@@ -263,7 +268,10 @@ class Task:
         if self.returns is not None and (wrong := misfit(got, self.returns)):
             kind = in_words(self.returns)
             why = betrayed(got) or (NOTHING if got is None else f"the answer must be {kind}")
-            self._fail(case, args, wrong if _hidden else self._show(got), kind, why)
+            shown = (
+                show_apart(own := self.contract.asked_for(got), round(own))[0] if is_fraction(got) else self._show(got)
+            )
+            self._fail(case, args, wrong if _hidden else shown, kind, why)
         again, _ = self._call(args, case, cause)
         if picture([again]) != picture([got]):
             came = "two answers" if _hidden else f"{self._show(got)}, then {self._show(again)}"
@@ -419,6 +427,51 @@ def same(got: Any, want: Any, tolerance: float = 1e-9) -> bool:
     return type(got) is type(want) and bool(got == want)
 
 
+def is_fraction(value: Any) -> bool:
+    """Whether a plain value is a finite number that isn't whole."""
+    return isinstance(value, float) and math.isfinite(value) and value != int(value)
+
+
+def is_rounded(got: Any, want: Any) -> bool:
+    """Whether `got` is `want` rounded to one to eight digits after the point, in each number where they differ.
+
+    Examples
+    --------
+    >>> is_rounded(8.82, 8.8235294), is_rounded([1.5, 0.67], [1.5, 2 / 3]), is_rounded(8.83, 8.8235294)
+    (True, True, False)
+    """
+    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)):
+        pairs = list(zip(got, want, strict=False))
+        return len(got) == len(want) > 0 and all(same(*pair) or is_rounded(*pair) for pair in pairs)
+    if not (is_fraction(got) and is_fraction(want)):
+        return False
+    return any(
+        math.isclose(got, round(got, digits), rel_tol=1e-12) and abs(got - want) <= 0.5000001 * 10**-digits
+        for digits in range(1, 9)
+    )
+
+
+def show_apart(got: Any, want: Any) -> tuple[str, str]:
+    """Two different plain values as texts that differ: the first entries that do, or all digits, where `show` hides it.
+
+    Examples
+    --------
+    >>> show_apart(2.5, 3), show_apart(270.00000000000006, 270)
+    (('2.5', '3'), ('270.00000000000006', '270'))
+    >>> show_apart([0] * 9 + [1], [0] * 9 + [2])
+    ('entry 10 is 1', 'entry 10 is 2')
+    """
+    texts = show(got), show(want)
+    if texts[0] != texts[1]:
+        return texts
+    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)):
+        for place, pair in enumerate(zip(got, want, strict=False), start=1):
+            if not same(*pair):
+                came, expected = show_apart(*pair)
+                return f"entry {place} is {came}", f"entry {place} is {expected}"
+    return repr(got), repr(want)
+
+
 def show(value: Any, limit: int = 160) -> str:
     """A short, readable form of a plain value: six significant figures, long lists cut."""
     if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
@@ -427,13 +480,19 @@ def show(value: Any, limit: int = 160) -> str:
         text = f"{value:.6g}"
     elif isinstance(value, (list, tuple)):
         items = [show(item, 40) for item in value[:8]]
-        more = [f"… ({len(value)} in all)"] if len(value) > 8 else []
-        text = "[" + ", ".join(items + more) + "]"
+        text = _listed(items, len(value))
+        while len(text) > limit and len(items) > 1:
+            items.pop()
+            text = _listed(items, len(value))
     elif type(value).__module__ == "numpy":
         text = show(value.tolist(), limit)
     else:
         text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _listed(items: list[str], total: int) -> str:
+    return "[" + ", ".join(items + [f"… ({total} in all)"] * (total > len(items))) + "]"
 
 
 def describe(got: Any, want: Any) -> str:

@@ -89,7 +89,11 @@ WRONG = {
         "property": "more orders share one fixed time",
     },
     divides_without_rest: {"basic": "needn't be whole", "edges": "needn't be whole", "property": None},
-    rounds_to_two_digits: {"basic": "orders in a batch divided", "edges": "ends", "property": "nothing is rounded"},
+    rounds_to_two_digits: {
+        "basic": "the answer is rounded",
+        "edges": "the answer is rounded",
+        "property": "nothing is rounded",
+    },
     only_the_example: {"basic": "orders in a batch divided", "edges": "ends", "property": "a check above fails"},
     leaves_out_the_orders_time: {"basic": "orders in a batch divided", "edges": "ends", "property": "each adds"},
     forgets_to_return: {"basic": "end in a `return`", "edges": "end in a `return`", "property": "end in a `return`"},

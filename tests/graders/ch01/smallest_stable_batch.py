@@ -82,6 +82,10 @@ def forgets_the_other_pots(rate_rps, fixed_s, per_request_s, pots):
     return _right(rate_rps, fixed_s, per_request_s, 1)
 
 
+def knows_the_limit_of_one_pot(rate_rps, fixed_s, per_request_s, pots):
+    return _right(rate_rps, fixed_s, per_request_s, pots) if rate_rps * per_request_s < 1 - 1e-9 else None
+
+
 def divides_one_pots_batch(rate_rps, fixed_s, per_request_s, pots):
     alone = _right(rate_rps, fixed_s, per_request_s, 1)
     return math.ceil(alone / pots) if alone else None
@@ -157,6 +161,11 @@ WRONG = {
     answers_half_of_the_limit: {"basic": "half of the limit", "boundary": None, "property": None},
     a_batch_of_zero: {"boundary": "never smaller than one order"},
     calls_the_limit_stable: {"none": "return None"},
+    knows_the_limit_of_one_pot: {
+        "basic": "below the number of pots",
+        "boundary": None,
+        "property": "1/r is the limit of one pot",
+    },
     forgets_the_other_pots: {"basic": "the batch for a single pot", "boundary": None, "property": None},
     divides_one_pots_batch: {"basic": "that is divided", "boundary": None, "property": None},
     forgets_to_return: {
