@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 
@@ -46,6 +47,36 @@ def test_there_are_enough_wrong_and_right_answers_and_the_right_ones_keep_everyt
     for right in module(path).RIGHT:
         for cell in check_functions(own, {path.stem: right}):
             assert cell.passed, f"{right.__name__}: {cell.grade_id}\n{cell.message}"
+
+
+@pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_answer_of_a_file_is_tried(path):
+    """A function that neither a list nor another function names was forgotten."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in named]
+
+
+@pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_list_may_come_as_a_list_a_tuple_or_an_array(path):
+    import numpy as np
+
+    def as_array(values):
+        try:
+            return np.array(values)
+        except ValueError:  # rows of several lengths, or a list beside a number
+            return np.array(values, dtype=object)
+
+    own = checks_using(solution(assignment_of(path)), path.stem)
+    right = module(path).RIGHT[0]
+    for form in (list, tuple, as_array):
+
+        def answer(*args, form=form):
+            found = right(*args)
+            return form(found) if isinstance(found, (list, tuple)) else found
+
+        for cell in check_functions(own, {path.stem: answer}):
+            assert cell.passed, f"{form.__name__}: {cell.grade_id}\n{cell.message}"
 
 
 def odd(kind):

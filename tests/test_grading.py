@@ -1699,6 +1699,9 @@ def test_hidden_messages_hold_no_input_and_no_number():
         (1 + 1e-6, 1, False),
         ([1, 2], (1.0, 2.0), True),
         (np.array([1, 2]), [1, 2], True),
+        (np.array([4, None]), [4, None], True),
+        (np.array(None), None, True),
+        (np.array([[Fraction(1, 2), None]]), [[0.5, None]], True),
         ([1, 2], [1, 2, 3], False),
         ({"a": 1.0}, {"a": 1}, True),
         ({"a": 1}, {"b": 1}, False),
@@ -1723,7 +1726,7 @@ def test_objects_with_ideas_of_their_own_are_no_answers():
 
         __hash__ = float.__hash__
 
-    for value in (Yes(1), [Yes(1)], {"a": Yes(1)}, lambda: 1, object()):
+    for value in (Yes(1), [Yes(1)], {"a": Yes(1)}, np.array([Yes(1), None]), lambda: 1, object()):
         with pytest.raises(Unanswered):
             plain(value)
     with pytest.raises(CheckFailed, match="return plain numbers"):

@@ -42,7 +42,7 @@ _ANSWERS = tuple(
     f"servinglab.{name}"
     for name in (
         "theory", "metrics", "decide", "simulate", "reference", "engine", "scheduling", "roofline", "kv_cache",
-        "hardware", "measure",
+        "hardware", "measure", "monitoring",
     )
 )  # fmt: skip
 # nothing that a solution needs; harmless in the sandbox, but worth a teacher's look

@@ -51,7 +51,7 @@ def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int 
     """Turn a plain value into JSON; anything else into a reference made by `keep`.
 
     Numpy scalars, arrays without dimensions, fractions and decimals become Python numbers; other numeric arrays keep
-    their type, arrays of text become lists.
+    their type, arrays of text and of objects, such as `np.array([4, None])`, become lists.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def encode(value: Any, keep: Callable[[Any], int] = lambda value: 0, depth: int 
 
             if isinstance(value, (np.bool_, np.integer, np.floating)):
                 return {"v": value.item()}
-            if kind is np.str_ or (kind is np.ndarray and value.dtype.kind == "U"):
+            if kind is np.str_ or (kind is np.ndarray and value.dtype.kind in "UO"):
                 return encode(value.tolist(), keep, depth + 1)
             if kind is np.ndarray and value.dtype.kind in "biuf":
                 if value.ndim == 0:

@@ -12,6 +12,12 @@ def leaves_out_the_cache(B, context, e):
     return max(*_sides(B, 0, e))
 
 
+def takes_the_longest_of_three(B, context, e):
+    weights = e["weights"] * e["bytes_each"] / e["bytes_per_s"]
+    caches = B * context * e["kv_bytes_per_token"] / e["bytes_per_s"]
+    return max(weights, caches, _sides(B, context, e)[1])
+
+
 def reads_one_cache(B, context, e):
     return max(_sides(1, context, e)[0], _sides(B, context, e)[1])
 
@@ -91,6 +97,7 @@ WRONG = {
         "precision": None,
         "property": "every request's cache is read",
     },
+    takes_the_longest_of_three: {"basic": "add their times", "precision": "add their times", "property": None},
     reads_one_cache: {
         "basic": "a cache of its own",
         "precision": None,

@@ -92,7 +92,7 @@ def by_logarithms(B, m):
 WRONG = {
     active_weights_only: {"basic": "the active weights of one token", "edges": None, "property": "adds experts"},
     all_weights: {"basic": "these are all weights", "edges": "these are all weights", "property": "adds experts"},
-    counts_every_choice: {"basic": "which is read once", "property": "fewer than the one before"},
+    counts_every_choice: {"basic": "which is read once", "edges": None, "property": "fewer than the one before"},
     lets_a_token_choose_twice: {
         "basic": "one token's choices are different",
         "edges": "one token's choices",
@@ -103,8 +103,9 @@ WRONG = {
     leaves_out_the_shared: {"basic": "left out", "edges": "left out", "property": None},
     one_layer: {"basic": "times the layers", "edges": None, "property": None},
     counts_experts: {"basic": "these are experts of a layer", "edges": None, "property": None},
-    rounds_experts: {"basic": "don't round", "property": None},
-    rounds_experts_up: {"basic": "don't round", "property": None},
+    rounds_experts: {"basic": "don't round", "edges": "don't round", "property": None},
+    rounds_experts_up: {"basic": "don't round", "edges": "don't round", "property": None},
+    rounds_to_a_whole_weight: {"edges": "don't round"},
     forgets_to_return: dict.fromkeys(("basic", "edges", "property"), "end in a `return`"),
     the_missed_ones: {"basic": "the experts that are missed", "edges": None, "property": None},
 }
