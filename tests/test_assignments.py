@@ -235,6 +235,34 @@ def test_each_check_gives_one_point_and_says_where_to_read(name):
 
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_points_and_minutes_add_up_and_help_fades(name):
+    """Each heading says its task's minutes and points, the first lines those of all; the last function is left empty."""
+    notebook = release(name)
+    tasks, last = [], ""
+    for cell in notebook.cells:
+        heading = re.search(r"^## Task \d+: .* \((\d+) minutes, (\d+) points\)$", cell.source, re.MULTILINE)
+        if heading:
+            tasks.append([int(heading[1]), int(heading[2]), 0])
+        elif is_check(cell):
+            tasks[-1][2] += cell.metadata.nbgrader.points
+        elif cell.metadata.get("nbgrader", {}).get("solution"):
+            last = cell.source
+    minutes, points, checked = map(sum, zip(*tasks, strict=True))
+    assert all(own == cells for _, own, cells in tasks)
+    assert all(3 <= spent / own <= 6 for spent, own, _ in tasks)
+    said = re.search(r"(\d+) points.*about (\d+) minutes", notebook.cells[0].source, re.DOTALL)
+    assert int(said[1]) == points == checked
+    assert abs(int(said[2]) - minutes) <= 3
+    page = next((ROOT / "chapters").glob(f"{name[:2]}_*.md")).read_text(encoding="utf-8")
+    assert f"takes about {said[2]} minutes" in " ".join(page.split())
+    function = ast.parse(last).body[-1]
+    assert [type(line) for line in function.body] == [ast.Expr, ast.Raise]  # what it is for, and nothing given
+    assert re.search(
+        r"(simulate|reference|closed_loop)\(", "".join(c.source for c in notebook.cells if not is_check(c))
+    )
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_checks_use_inputs_that_the_text_does_not_contain(name):
     """No worked example of the text is also a case of a check."""
     shown = "\n".join(cell.source for cell in solution(name).cells if not is_check(cell))
