@@ -236,7 +236,7 @@ def test_each_check_gives_one_point_and_says_where_to_read(name):
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 def test_points_and_minutes_add_up_and_help_fades(name):
-    """Each heading says its task's minutes and points, the first lines those of all; the last function is left empty."""
+    """Each heading says its task's minutes and points, the first lines those of all; the last function is empty."""
     notebook = release(name)
     tasks, last = [], ""
     for cell in notebook.cells:
