@@ -157,8 +157,19 @@ def test_step_time_and_pots(run, served):
     assert served[-1][2:4] == (sl.AffineStep(0.4, 0.02), 3)
     run(*ORDERS, "--quiet", "--fixed-s", "0", "--per-request-s", "0.02", "--pots", "endless")
     assert served[-1][2:4] == (sl.AffineStep(0, 0.02), None)
-    run(*ORDERS, "--quiet", "--fixed-s", "1", "--per-prefill-token-s", "2", "--per-kv-token-s", "3")
-    assert served[-1][2:4] == (sl.AffineStep(1, 0, 2, 3), 1)
+    run(
+        *ORDERS,
+        "--quiet",
+        "--fixed-s",
+        "1",
+        "--per-prefill-token-s",
+        "2",
+        "--per-kv-token-s",
+        "3",
+        "--per-prefill-pair-s",
+        "4",
+    )
+    assert served[-1][2:4] == (sl.AffineStep(1, 0, 2, 3, 4), 1)
 
 
 def test_a_measured_step_time_is_read_from_the_folder_or_the_file(run, served, tmp_path):
@@ -168,13 +179,16 @@ def test_a_measured_step_time_is_read_from_the_folder_or_the_file(run, served, t
         file.write_text(content)
         with pytest.raises(ValueError, match=r"must be of bench torch, or a prediction\.json of bench vllm or bench"):
             sl.read_step_time(file)
-    step = {"fixed_s": 0.02, "per_request_s": 1e-3, "per_prefill_token_s": 1e-4, "per_kv_token_s": 1e-6}
+    step = {
+        "fixed_s": 0.02, "per_request_s": 1e-3, "per_prefill_token_s": 1e-4, "per_kv_token_s": 1e-6,
+        "per_prefill_pair_s": 1e-9,
+    }  # fmt: skip
     file.write_text(json.dumps({"calibration": {"step_time": step}}))
     for path in (tmp_path, file):
         run(*ORDERS, "--quiet", "--step-time", str(path))
         assert served[-1][2] == sl.AffineStep(**step)
     run(*ORDERS, "--quiet", "--step-time", str(file), "--overhead-s", "0.005")
-    assert served[-1][2] == sl.AffineStep(0.025, 1e-3, 1e-4, 1e-6)
+    assert served[-1][2] == sl.AffineStep(0.025, 1e-3, 1e-4, 1e-6, 1e-9)
     file.unlink()
     with pytest.raises(
         ValueError, match=r"must be a folder of bench vllm or bench openvino: it has no prediction\.json"
@@ -194,12 +208,16 @@ def test_every_command_has_its_help(run, words):
 
 def test_default_step_time_follows_from_what_is_said_about_it():
     source = engine_options.STEP_TIME_SOURCE
-    assert all(text in source for text in ("16.06 GB", "131,072 B", "80 % of 3.35 TB/s", "16.06 GFLOP", "50 % of 989"))
+    assert all(
+        text in source
+        for text in ("16.06 GB", "131,072 B", "80 % of 3.35 TB/s", "16.06 GFLOP", "0.524 MFLOP", "50 % of 989")
+    )
     bandwidth, compute = 0.8 * 3.35e12, 0.5 * 989e12
     assert engine_options.STEP_TIME["fixed_s"] == pytest.approx(16.06e9 / bandwidth, rel=0.02)
     assert engine_options.STEP_TIME["per_kv_token_s"] == pytest.approx(131_072 / bandwidth, rel=0.02)
     assert engine_options.STEP_TIME["per_request_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
     assert engine_options.STEP_TIME["per_prefill_token_s"] == pytest.approx(16.06e9 / compute, rel=0.02)
+    assert engine_options.STEP_TIME["per_prefill_pair_s"] == pytest.approx(0.524e6 / compute, rel=0.02)
 
 
 def test_defaults_are_named_and_what_was_given_is_not(run):
@@ -208,7 +226,8 @@ def test_defaults_are_named_and_what_was_given_is_not(run):
     assert set(named.split(", ")) == {
         "--scheduler continuous", "--max-num-seqs 256", "--pots 1", "--prompt-tokens 0", "--output-tokens 1",
         "--service-scale 1", "--fixed-s 0.006", "--per-request-s 3.2e-05", "--per-prefill-token-s 3.2e-05",
-        "--per-kv-token-s 4.9e-08", "--max-num-batched-tokens unlimited", "--kv-blocks unlimited",
+        "--per-kv-token-s 4.9e-08", "--per-prefill-pair-s 1.06e-09",
+        "--max-num-batched-tokens unlimited", "--kv-blocks unlimited",
     }  # fmt: skip
     assert engine_options.STEP_TIME_SOURCE in out
     everything = (

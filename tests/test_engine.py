@@ -62,7 +62,8 @@ def step_times(draw, kv):
     fixed, per_request = draw(eighth), draw(eighth)
     per_prefill = draw(st.sampled_from([0.0, 0.125, 1e-3 / 3]))
     per_kv = draw(st.sampled_from([0.0, 1 / 64, 39.1e-9, 1.23456789e-4])) if kv else 0.0
-    return sl.AffineStep(fixed + (fixed + per_request == 0), per_request, per_prefill, per_kv)
+    per_pair = draw(st.sampled_from([0.0, 1 / 256, 8.83e-10, 1.23456789e-5]))
+    return sl.AffineStep(fixed + (fixed + per_request == 0), per_request, per_prefill, per_kv, per_pair)
 
 
 @st.composite
@@ -190,8 +191,8 @@ def test_it_follows_all_other_rules_as_the_readable_one_does(run, step_time):
 @given(token_runs(all_rules=True), roofs(kv=True), st.sampled_from([2, 1 << 16]))
 @pytest.mark.slow
 def test_a_step_time_of_your_own_is_asked_at_the_same_steps(run, step_time, log_rows):
-    def steps_of_its_own(requests, prefill_tokens, kv_tokens):
-        return step_time(requests, prefill_tokens, kv_tokens) + 1e-3 * (kv_tokens % 7)
+    def steps_of_its_own(requests, prefill_tokens, kv_tokens, prefill_pairs):
+        return step_time(requests, prefill_tokens, kv_tokens, prefill_pairs) + 1e-3 * (kv_tokens % 7)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "_LOG_ROWS", log_rows)
@@ -216,7 +217,7 @@ def check_tokens(run, step_time):
 def test_longer_runs_with_real_lengths_agree_too(scheduler, pots, per_kv):
     answers = sl.lengths.Geometric(40)
     work = sl.poisson(9.0, 600, seed=3, prompt_tokens=sl.lengths.Uniform(10, 900), output_tokens=answers)
-    step_time = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, per_kv)
+    step_time = sl.AffineStep(5e-3, 1e-3 / 7, 3e-5, per_kv, 8.83e-10)
     assert_same(sl.simulate(work, scheduler, step_time, pots), sl.reference(work, scheduler, step_time, pots))
 
 
@@ -239,6 +240,8 @@ def test_nothing_is_lost(workload, scheduler, pots):
     assert counts.sum() == (result.output_tokens[done] - 1).sum() and (gaps >= 0).all()
     if not getattr(scheduler, "padded", False):
         assert log.prefill_tokens.sum() == result.prompt_tokens[done].sum()
+        prompts = result.prompt_tokens[done].astype(np.int64)
+        assert log.prefill_pairs.sum() == (prompts * (prompts + 1) // 2).sum()
     if done.all():  # the number in system, integrated over the log and summed over the rows
         assert log.request_seconds == pytest.approx(result.e2e_s.sum(), rel=1e-9, abs=1e-9)
     if isinstance(scheduler, sl.ContinuousBatching) and pots is not None:

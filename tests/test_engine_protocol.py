@@ -43,9 +43,11 @@ def affine_steps(draw, kv):
     eighth = st.integers(0, 4).map(lambda k: k / 8)
     fixed, per_request = draw(eighth), draw(eighth)
     per_kv = draw(st.sampled_from([0.0, 1 / 64, 1.23456789e-4])) if kv else 0.0
-    return sl.AffineStep(
-        fixed + (fixed + per_request == 0), per_request, draw(st.sampled_from([0.0, 0.125, 1e-3 / 3])), per_kv
+    per_prefill, per_pair = (
+        draw(st.sampled_from([0.0, 0.125, 1e-3 / 3])),
+        draw(st.sampled_from([0.0, 1 / 256, 1.23e-5])),
     )
+    return sl.AffineStep(fixed + (fixed + per_request == 0), per_request, per_prefill, per_kv, per_pair)
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,20 @@ from servinglab.step_time.affine import AffineStep
 from servinglab.step_time.fit import COEFFICIENTS, TabulatedStep, fit_step_time
 from servinglab.workload.arrival_laws import poisson
 
-TRUE = AffineStep(fixed_s=0.006, per_request_s=5e-5, per_prefill_token_s=2e-5, per_kv_token_s=4e-8)
+TRUE = AffineStep(
+    fixed_s=0.006, per_request_s=5e-5, per_prefill_token_s=2e-5, per_kv_token_s=4e-8, per_prefill_pair_s=1e-9
+)
 
 
-def steps(n: int, seed: int) -> tuple[Any, Any, Any]:
-    """Random steps: requests, prompt tokens, tokens of KV."""
+def steps(n: int, seed: int) -> tuple[Any, ...]:
+    """Random steps: requests, prompt tokens, tokens of KV, pairs."""
     rng = np.random.default_rng(seed)
     requests = rng.integers(1, 65, n)
-    return requests, rng.integers(0, 3, n) * rng.integers(0, 2048, n), requests * rng.integers(10, 4000, n)
+    prefill, kv = rng.integers(0, 3, n) * rng.integers(0, 2048, n), requests * rng.integers(10, 4000, n)
+    return requests, prefill, kv, prefill * rng.integers(0, 50_000, n) + prefill * (prefill + 1) // 2
 
 
-def times(step: AffineStep, held: tuple[Any, Any, Any]) -> np.ndarray:
+def times(step: AffineStep, held: tuple[Any, ...]) -> np.ndarray:
     return np.array([step(*map(int, row)) for row in zip(*held, strict=True)])
 
 
@@ -33,14 +37,18 @@ def times(step: AffineStep, held: tuple[Any, Any, Any]) -> np.ndarray:
 
 
 @given(
-    st.floats(1e-4, 1), st.floats(1e-6, 1e-2), st.floats(0, 1e-3), st.floats(0, 1e-5), st.booleans(), st.integers(0, 99)
-)
-def test_exact_steps_give_exact_coefficients(a: float, b: float, c: float, d: float, relative: bool, seed: int) -> None:
-    true = AffineStep(a, b, c, d)
-    requests, prefill, kv = held = steps(20, seed)
-    fit = fit_step_time(requests, times(true, held), prefill, kv, relative=relative)
-    longest = true(64, 4096, 64 * 4000)
-    for name, amount in zip(COEFFICIENTS, (1, 64, 4096, 64 * 4000), strict=True):
+    st.floats(1e-4, 1), st.floats(1e-6, 1e-2), st.floats(0, 1e-3), st.floats(0, 1e-5), st.floats(0, 1e-8),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_exact_steps_give_exact_coefficients(
+    a: float, b: float, c: float, d: float, e: float, relative: bool, seed: int
+) -> None:
+    true = AffineStep(a, b, c, d, e)
+    requests, *rest = held = steps(20, seed)
+    fit = fit_step_time(requests, times(true, held), *rest, relative=relative)
+    most = (64, 4096, 64 * 4000, 4096 * 50_000)
+    longest = true(*most)
+    for name, amount in zip(COEFFICIENTS, (1, *most), strict=True):
         assert abs(getattr(fit.step, name) - getattr(true, name)) * amount < 1e-8 * longest, name
     assert fit.rms_s < 1e-8 * longest
 
@@ -52,7 +60,7 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
     hits = dict.fromkeys(COEFFICIENTS, 0)
     for seed in range(400):
         noisy = exact + np.random.default_rng(seed).normal(0, 3e-4, exact.size)
-        fit = fit_step_time(held[0], noisy, held[1], held[2], confidence=0.9)
+        fit = fit_step_time(held[0], noisy, *held[1:], confidence=0.9)
         for name, (low, high) in fit.interval.items():
             hits[name] += low <= getattr(TRUE, name) <= high
     for name, count in hits.items():
@@ -65,7 +73,7 @@ def test_the_covariance_is_that_of_repeated_fits() -> None:
     found, stated = [], []
     for seed in range(400):
         noisy = exact + np.random.default_rng(1000 + seed).normal(0, 1e-4, exact.size)
-        fit = fit_step_time(held[0], noisy, held[1], held[2])
+        fit = fit_step_time(held[0], noisy, *held[1:])
         found.append([getattr(fit.step, name) for name in COEFFICIENTS])
         stated.append(np.diag(fit.covariance))
         assert list(np.sqrt(stated[-1])) == pytest.approx(list(fit.standard_error.values()))
@@ -88,12 +96,12 @@ def test_a_coefficient_that_would_be_negative_is_held_at_zero() -> None:
 
 
 def test_what_is_known_can_be_fixed() -> None:
-    requests, prefill, kv = held = steps(60, seed=7)
-    fit = fit_step_time(requests, times(TRUE, held), prefill, kv, fixed={"fixed_s": 0.006})
+    requests, *rest = held = steps(60, seed=7)
+    fit = fit_step_time(requests, times(TRUE, held), *rest, fixed={"fixed_s": 0.006})
     assert fit.fixed == ("fixed_s",) and fit.interval["fixed_s"] == (0.006, 0.006)
     assert fit.step.per_kv_token_s == pytest.approx(4e-8)
     alone = fit_step_time(requests, times(AffineStep(0.006, 5e-5), held))
-    assert alone.fixed == ("per_prefill_token_s", "per_kv_token_s")
+    assert alone.fixed == ("per_prefill_token_s", "per_kv_token_s", "per_prefill_pair_s")
 
 
 @pytest.mark.parametrize(
@@ -138,14 +146,14 @@ def test_relative_noise_wants_relative_weights() -> None:
     for seed in range(60):
         noisy = exact * np.random.default_rng(seed).lognormal(0, 0.05, exact.size)
         for relative in errors:
-            fit = fit_step_time(held[0], noisy, held[1], held[2], relative=relative)
+            fit = fit_step_time(held[0], noisy, *held[1:], relative=relative)
             errors[relative].append(fit.step.fixed_s - TRUE.fixed_s)
     assert np.std(errors[True]) < 0.8 * np.std(errors[False])
 
 
 def test_a_fit_of_the_roofline_where_memory_decides() -> None:
     step = roofline("llama-3.1-8b", "h100-sxm")
-    requests, _, kv = steps(60, seed=1)
+    requests, _, kv, _ = steps(60, seed=1)
     seconds = [step(int(n), 0, int(k)) for n, k in zip(requests, kv, strict=True)]
     fit = fit_step_time(requests, seconds, kv_tokens=kv)
     side = step.affine("memory")
@@ -179,24 +187,25 @@ def test_bad_measurements_are_refused_by_name(arguments: dict[str, Any], message
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
+FLAT = replace(TRUE, per_prefill_pair_s=0.0)  # a table knows nothing of pairs
 GRID: dict[str, Any] = dict(requests=[1, 8, 32], prefill_tokens=[0, 512], kv_tokens=[0, 1000, 50_000])
 
 
 def _table(outside: str = "refuse") -> TabulatedStep:
-    seconds = [[[TRUE(n, p, k) for k in GRID["kv_tokens"]] for p in GRID["prefill_tokens"]] for n in GRID["requests"]]
+    seconds = [[[FLAT(n, p, k) for k in GRID["kv_tokens"]] for p in GRID["prefill_tokens"]] for n in GRID["requests"]]
     return TabulatedStep(**GRID, seconds=seconds, outside=outside)
 
 
 @given(st.integers(1, 32), st.integers(0, 512), st.integers(0, 50_000))
 def test_a_table_of_an_affine_step_is_that_step(n: int, p: int, k: int) -> None:
-    assert _table()(n, p, k) == pytest.approx(TRUE(n, p, k), rel=1e-12)
+    assert _table()(n, p, k) == pytest.approx(FLAT(n, p, k), rel=1e-12)
 
 
 @given(st.integers(0, 500), st.integers(0, 5000), st.integers(0, 500_000))
 def test_beyond_a_table(n: int, p: int, k: int) -> None:
-    assert _table("extend")(n, p, k) == pytest.approx(TRUE(n, p, k), rel=1e-9)
+    assert _table("extend")(n, p, k) == pytest.approx(FLAT(n, p, k), rel=1e-9)
     inner = (min(max(n, 1), 32), min(p, 512), min(k, 50_000))
-    assert _table("edge")(n, p, k) == pytest.approx(TRUE(*inner), rel=1e-12)
+    assert _table("edge")(n, p, k) == pytest.approx(FLAT(*inner), rel=1e-12)
     if (n, p, k) != inner:
         with pytest.raises(ValueError, match=r"must be \d+ to \d+, the range measured; got"):
             _table()(n, p, k)

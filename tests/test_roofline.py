@@ -205,7 +205,7 @@ def test_the_two_sides_make_the_roof(n: int, p: int, k: int, dtype: str) -> None
         allreduce_latency_s=1e-5,
     )  # fmt: skip
     memory, compute, both = (engine.affine(bound) for bound in ("memory", "compute", "sum"))
-    roof = engine(n, p, k, prefill_pairs=0)
+    roof = engine(n, p, k)
     assert isinstance(memory, AffineStep)
     assert max(memory(n, p, k), compute(n, p, k)) == pytest.approx(roof, rel=1e-9)
     assert roof * (1 - 1e-9) <= both(n, p, k) <= 2 * roof * (1 + 1e-9)

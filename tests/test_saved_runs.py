@@ -183,8 +183,8 @@ def test_a_run_from_another_version_says_so(file):
 
 def test_a_format_from_the_future_is_refused(file):
     sl.save_run(preempting(), file)
-    change_about(file, servinglab="9.1", format_version=3)
-    message = rf"run.npz was saved by servinglab 9.1 in format 3; servinglab {sl.__version__} reads formats 1 to 2"
+    change_about(file, servinglab="9.1", format_version=4)
+    message = rf"run.npz was saved by servinglab 9.1 in format 4; servinglab {sl.__version__} reads formats 1 to 3"
     with pytest.raises(ValueError, match=message):
         sl.read_run(file)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import servinglab as sl
 from servinglab.cli.main import main
-from servinglab.engine.reference.tokens import price_ns
+from servinglab.engine.reference.tokens import holdings
 from servinglab.measure.calibration.steps import calibrate, prediction_table
 from servinglab.measure.engines.predicted_loads import calibration_loads, predict_loads
 from servinglab.measure.engines.stepped import EngineDiffers, Taken, serve_stepped
@@ -49,7 +49,7 @@ class MadeUp:
 
     def step(self) -> Taken:
         step = self._engine.schedule()
-        seconds = price_ns(step, TRUTH)[0] / 1e9 * np.exp(self._noise * self._rng.standard_normal())
+        seconds = TRUTH.step_ns(*holdings(step).values()) / 1e9 * np.exp(self._noise * self._rng.standard_normal())
         gave = {chunk.sequence.number: 1 for chunk in step.chunks if chunk.emits}
         self._engine.finish(step)
         taken = Taken(seconds, 0.5 * seconds, len(step.chunks), gave)
@@ -73,7 +73,16 @@ def test_an_engine_that_keeps_the_rules_gives_the_simulators_result_to_the_nanos
     for name in ("arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "status", "preemptions"):
         np.testing.assert_array_equal(getattr(measured, name), getattr(simulated, name), err_msg=name)
     ours, theirs = measured.steps(), simulated.steps()
-    for name in ("start_ns", "end_ns", "charged", "prefill_tokens", "decode_tokens", "kv_tokens", "waiting"):
+    for name in (
+        "start_ns",
+        "end_ns",
+        "charged",
+        "prefill_tokens",
+        "prefill_pairs",
+        "decode_tokens",
+        "kv_tokens",
+        "waiting",
+    ):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
     for a, b in zip(measured.itl(), simulated.itl(), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -39,7 +39,7 @@ def test_columns_come_out_as_in_the_plain_log(monkeypatch):
         first = np.searchsorted(steps.start_ns, log.start_ns)
         last = first + log.steps - 1
         for name in ("start_ns", "pot", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens",
-                     "kv_tokens", "waiting", "preempted"):  # fmt: skip
+                     "kv_tokens", "prefill_pairs", "waiting", "preempted"):  # fmt: skip
             np.testing.assert_array_equal(getattr(log, name), getattr(steps, name)[first], name)
         for name in ("end_ns", "kv_blocks"):
             np.testing.assert_array_equal(getattr(log, name), getattr(steps, name)[last], name)

@@ -28,12 +28,19 @@ from servinglab.scheduling.schedulers import (
 )
 from servinglab.step_time.affine import AffineStep, ClosedForm
 
-STEP_TIME = {"fixed_s": 6e-3, "per_request_s": 32e-6, "per_prefill_token_s": 32e-6, "per_kv_token_s": 49e-9}
+STEP_TIME = {
+    "fixed_s": 6e-3,
+    "per_request_s": 32e-6,
+    "per_prefill_token_s": 32e-6,
+    "per_kv_token_s": 49e-9,
+    "per_prefill_pair_s": 1.06e-9,
+}
 """The step time where none is given; `STEP_TIME_SOURCE` says where it comes from."""
 
 STEP_TIME_SOURCE = (
     "an 8B model in 16 bits on one H100-class card: each step reads 16.06 GB of weights (fixed) and 131,072 B of "
-    "keys and values per token held, at 80 % of 3.35 TB/s; each token costs 16.06 GFLOP, at 50 % of 989 TFLOP/s"
+    "keys and values per token held, at 80 % of 3.35 TB/s; each token costs 16.06 GFLOP, and each "
+    "pair of a prompt's tokens 0.524 MFLOP, at 50 % of 989 TFLOP/s"
 )
 MAX_NUM_SEQS = 256
 UNLIMITED = "unlimited"
@@ -175,6 +182,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--per-request-s", type=float, metavar="S", help="plus this for each request in it")
     group.add_argument("--per-prefill-token-s", type=float, metavar="S", help="and for each prompt token computed")
     group.add_argument("--per-kv-token-s", type=float, metavar="S", help="and for each token held and read")
+    group.add_argument(
+        "--per-prefill-pair-s", type=float, metavar="S", help="and for each pair of tokens that its prompts attend"
+    )
     group = parser.add_argument_group("step time, measured")
     group.add_argument(
         "--step-time",
@@ -463,6 +473,7 @@ def _in_words(side: AffineStep) -> str:
             (side.per_request_s, "request"),
             (side.per_prefill_token_s, "prompt token"),
             (side.per_kv_token_s, "token held"),
+            (side.per_prefill_pair_s, "pair of a prompt's tokens"),
         )
         if seconds
     ]

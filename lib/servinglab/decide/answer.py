@@ -103,7 +103,7 @@ class BestBatch:
     remedies : tuple of Remedy
         What would keep the promise, if nothing tried does; none if not even a request alone keeps it.
     unpriced_attention : str or None
-        That prompts are longer than the step time can price, in one line; see `servinglab.hardware.prompt_attention`.
+        That prompts are longer than the step time can price, in one line; see `servinglab.step_time.prompt_attention`.
     """
 
     kind: str

@@ -16,7 +16,6 @@ from servinglab.decide.formulas import ROUNDING, BatchFormula, formula_batch, ga
 from servinglab.decide.grid_search import Axis, Point, search
 from servinglab.engine.reference.pots import check_pots
 from servinglab.engine.simulate import simulate
-from servinglab.hardware.prompt_attention import unpriced_attention
 from servinglab.metrics.intervals import PercentileInterval, independent_percentile_interval, percentile_interval
 from servinglab.metrics.percentiles import percentile
 from servinglab.metrics.rates import busy_fraction
@@ -25,6 +24,7 @@ from servinglab.result.result import Result
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler, StaticBatching
 from servinglab.step_time.affine import AffineStep, StepTime
+from servinglab.step_time.prompt_attention import unpriced_attention
 from servinglab.theory.tokens import max_rate_rps, static_rate_rps
 from servinglab.workload.arrival_laws import poisson
 from servinglab.workload.model import Workload
@@ -324,9 +324,9 @@ class Judge:
         assert self.orders_rps is not None and isinstance(step, AffineStep) and limit is not None
         return gathering_batch(self.orders_rps, step.fixed_s, step.per_request_s, limit, q=self.q)
 
-    def unpriced_attention(self, scheduler: Scheduler) -> str | None:
+    def unpriced_attention(self) -> str | None:
         longest = max(int(work.prompt_tokens.max()) for work in self._work.values())
-        return unpriced_attention(longest, scheduler, self.step_time)
+        return unpriced_attention(longest, self.step_time)
 
     def alone(self) -> dict[str, float]:
         if self.work(self.requests).is_closed:

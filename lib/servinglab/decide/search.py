@@ -144,8 +144,7 @@ def best_batch(
             gathering=judge.gathering(),
             alone=judge.alone(),
         )
-        shown = choice or answer.smallest
-        answer = replace(answer, unpriced_attention=judge.unpriced_attention(shown.scheduler))
+        answer = replace(answer, unpriced_attention=judge.unpriced_attention())
         if choice is not None or not remedies or answer.hopeless:
             return answer
         return replace(answer, remedies=tuple(remedies_for(judge, answer.smallest)))

@@ -21,7 +21,7 @@ from servinglab.result.token_log import TokenSegments
 from servinglab.scheduling.blocks import HasBlocks, prefix_keys
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching
 from servinglab.scheduling.vllm_rules import PagedScheduler
-from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns, told_pairs
 from servinglab.workload.model import PREFIX_TOKENS, Workload
 from servinglab.workload.outcomes import NEVER, Status
 
@@ -581,6 +581,7 @@ class FastSteps(_FastTokens):
         rules["longest"], rules["caching"] = self.pool.longest, scheduler.prefix_caching
         rules["asynchronous"], rules["per_piece"] = scheduler.async_scheduling, 1
         rules["asks"] = not isinstance(self.step_time, ClosedForm)
+        self._ask = told_pairs(self.step_time)
         state["came_ns"], state["fresh"] = NEVER, 1
         self._places: dict[int, int] = {}  # in the store, of what the pieces of prompts hold
         self._stored, self._blocks_in_all = 1, 0  # of those who joined
@@ -660,8 +661,8 @@ class FastSteps(_FastTokens):
 
     def _price(self, step: np.void) -> None:
         """Tell the kernel how long the step takes that it has decided on."""
-        start, _, chunks, _, _, prefill, _, _, kv, *_ = step.item()
-        self.memory.state["lasts_ns"][0] = lasts = asked_ns(self.step_time, chunks, prefill, kv)
+        start, _, chunks, _, _, prefill, _, _, kv, pairs, *_ = step.item()
+        self.memory.state["lasts_ns"][0] = lasts = asked_ns(self._ask, chunks, prefill, kv, pairs)
         check_end((start + lasts) / 1e9)
 
     def result(self, setup: RunSetup) -> Result:

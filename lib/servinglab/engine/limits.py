@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from servinglab.scheduling.schedulers import ContinuousBatching, StaticBatching
-from servinglab.step_time.affine import ClosedForm
+from servinglab.step_time.affine import ClosedForm, attended_pairs
 from servinglab.workload.model import Workload
 
 LAST_INSTANT_S = 4.6e9  # the kernels take 2**62 ns for never
@@ -29,12 +29,14 @@ def check_clock(workload: Workload, scheduler: Any, seats: int, step_time: Close
     at_once = min(each or np.inf for each in (scheduler.long_prefill_token_threshold, scheduler.max_num_batched_tokens))
     steps = answers + to_read / at_once
 
+    longest = longest_prompt + longest_answer
+
     def ends_s(held: float) -> float:
         """No later than one by one, but for prompts computed again; `held` are tokens in the cache, over all steps."""
-        per_step = (step_time.sides_fs * np.array([steps, steps, to_read, held])).sum()
+        per_step = (step_time.sides_fs * np.array([steps, steps, to_read, held, to_read * longest])).sum()
         return opens_s + pauses_s + _RECOMPUTED * max(scale, 1.0) * float(per_step) / 1e15
 
-    if ends_s(answers * (longest_prompt + longest_answer)) > LAST_INSTANT_S:  # as if each were the longest
+    if ends_s(answers * longest) > LAST_INSTANT_S:  # as if each were the longest
         check_end(ends_s(sum(float(np.einsum("i,i", outputs, each, dtype=np.float64)) for each in (prompts, outputs))))
 
 
@@ -44,7 +46,10 @@ def longest_step_s(
     """Seconds of the longest step that requests of these lengths could have; ValueError if the clock can't hold it."""
     read, keep = seats * longest_prompt, seats * (longest_prompt + longest_answer)
     budget = getattr(scheduler, "max_num_batched_tokens", None)
-    return step_time.longest_s(seats, read if budget is None else min(read, budget), keep, scale)
+    if budget is None:
+        return step_time.longest_s(seats, read, keep, seats * attended_pairs(longest_prompt + longest_answer), scale)
+    read = min(read, budget)
+    return step_time.longest_s(seats, read, keep, read * (longest_prompt + longest_answer), scale)
 
 
 def check_end(ends_s: float) -> None:

@@ -59,8 +59,8 @@ def simulate(
         Who is in the next step. LengthBucketedBatching, and any other object with their attributes and an `admit`
         method, is served by the reference engine, more slowly, with a warning.
     step_time : AffineStep, RoofStep or callable
-        Seconds of a step. A callable of your own is asked at every step, which is slower, with a warning. Attention
-        within prompts isn't priced; `Result.unpriced_attention` says so where a prompt has over 4,000 tokens.
+        Seconds of a step. A callable of your own is asked at every step, which is slower, with a warning. Where it has
+        no price for attention within prompts, `Result.unpriced_attention` says so if a prompt has over 4,000 tokens.
     pots : int or None
         How many pots share the line. None: as many as anyone could want.
     kv : Blocks or KVCache, optional

@@ -26,7 +26,7 @@ from functools import cached_property
 from servinglab.base.checks import check_choice, check_number
 from servinglab.hardware import catalog
 from servinglab.hardware.catalog import Accelerator, Model
-from servinglab.step_time.affine import AffineStep, RoofStep
+from servinglab.step_time.affine import AffineStep, RoofStep, attended_pairs
 
 # What matrices in this precision are multiplied in: weights of 4 bits, and int8, are widened first.
 COMPUTE_DTYPE = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "bf16", "int4": "bf16", "mxfp4": "bf16"}
@@ -70,7 +70,7 @@ class StepParts:
 
 @dataclass(frozen=True, repr=False)
 class Roofline:
-    """A step time from model and hardware facts: callable as ``step(requests, prefill_tokens, kv_tokens)``.
+    """A step time from model and hardware facts, callable as `AffineStep` is.
 
     Made by `roofline`, which explains the fields.
     """
@@ -92,7 +92,7 @@ class Roofline:
         return f"roofline({self.model.id!r}, {self.accelerator.id!r}, {rest})"
 
     def __call__(
-        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, *, prefill_pairs: float | None = None
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: float | None = None
     ) -> float:
         """Seconds of one step.
 
@@ -105,13 +105,13 @@ class Roofline:
         kv_tokens : int
             Tokens of context that the step's requests hold, the new ones included, at least 0.
         prefill_pairs : float, optional
-            Pairs of a prompt token and a token that it attends to: Σ over prompts of ``p · c − p·(p − 1)/2`` with p
-            new tokens and c tokens of context at the end. ``p·(p + 1)/2`` of all prompt tokens if left out.
+            Pairs of tokens that the prompts attend (`attended_pairs`). Left out: those of one prompt of all the
+            step's prompt tokens.
         """
-        return self.parts(requests, prefill_tokens, kv_tokens, prefill_pairs=prefill_pairs).seconds
+        return self.parts(requests, prefill_tokens, kv_tokens, prefill_pairs).seconds
 
     def parts(
-        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, *, prefill_pairs: float | None = None
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: float | None = None
     ) -> StepParts:
         """Bytes, FLOPs and seconds of one step; the arguments are those of a call.
 
@@ -127,7 +127,7 @@ class Roofline:
                 f"got {requests!r}, {prefill_tokens!r} and {kv_tokens!r}"
             )
         tokens = requests + prefill_tokens
-        pairs = prefill_tokens * (prefill_tokens + 1) / 2 if prefill_pairs is None else prefill_pairs
+        pairs = attended_pairs(prefill_tokens) if prefill_pairs is None else prefill_pairs
         if not pairs >= 0:
             raise ValueError(f"prefill_pairs must be >= 0; got {prefill_pairs!r}")
         m = self.model
@@ -159,9 +159,8 @@ class Roofline:
         """One side of the roof as an `AffineStep`, which the fast engine understands.
 
         The longer of the ``"memory"`` and ``"compute"`` sides is the roofline itself for a dense model without
-        windows, but for the attention within prompts (`prompt_attention` says what that leaves out of long ones).
-        Their ``"sum"`` is never below it and at most twice it. A mixture of experts is taken to read all its experts,
-        and a window to be as long as the context.
+        windows. Their ``"sum"`` is never below it and at most twice it. A mixture of experts is taken to read all its
+        experts, and a window to be as long as the context.
 
         Parameters
         ----------
@@ -186,7 +185,7 @@ class Roofline:
         sent_s = self._allreduce_bytes_per_token / (self.interconnect_gb_s * 1e9)
         fixed = self.overhead_s + self._allreduces * self.allreduce_latency_s
         request = prefill = sent_s
-        kv = 0.0
+        kv = pair = 0.0
         layers = self.model.layers
         if bound != "compute":
             fixed += self._weight_bytes(math.inf) / self._bytes_per_s
@@ -196,7 +195,8 @@ class Roofline:
             request += token_s + self._head_flops / self._flops_16_per_s
             prefill += token_s
             kv += self._decode_flops_per_pair * layers / self._flops_16_per_s
-        return AffineStep(fixed, request, prefill, kv)
+            pair = self._prefill_flops_per_pair * layers / self._flops_16_per_s
+        return AffineStep(fixed, request, prefill, kv, pair)
 
     def sides(self) -> RoofStep:
         """Both sides of the roof, as the fast engine understands them; `affine` says what they leave out.

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from servinglab.base.checks import check_number
-from servinglab.hardware.prompt_attention import MARK
 from servinglab.metrics.percentiles import percentile
+from servinglab.step_time.prompt_attention import MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,6 +40,9 @@ class Segments:
         Requests that get their first token; only a stretch of one step has any.
     kv_tokens : int64
         Tokens held that the first step reads; each further step reads `charged` more.
+    prefill_pairs : int64
+        Pairs of tokens that the prompts attend (`servinglab.step_time.affine.attended_pairs`); -1 where a file that was
+        saved before they were logged doesn't tell.
     waiting : int
         Requests in the line at the start, once everything that happens at that instant has happened.
     waited_request_s : float64
@@ -61,6 +64,7 @@ class Segments:
     decode_tokens: Ints
     first_tokens: Ints
     kv_tokens: Ints
+    prefill_pairs: Ints
     waiting: Ints
     waited_request_s: Floats
     kv_blocks: Ints

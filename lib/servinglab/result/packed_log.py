@@ -14,7 +14,7 @@ from servinglab.base.compiled import HALF, NS, compiled
 
 # a row of the log, for both loops; the names are those of result.Segments
 LOG = np.dtype(
-    [(name, np.int64) for name in ("start_ns", "end_ns", "kv_tokens", "prefill_tokens")]
+    [(name, np.int64) for name in ("start_ns", "end_ns", "kv_tokens", "prefill_tokens", "prefill_pairs")]
     + [("waited_request_s", np.float64)]
     + [
         (name, np.int32)
@@ -34,14 +34,17 @@ ROW = np.dtype(
     [("end_ns", "i8"), ("kv_tokens", "i4"), ("kv_blocks", "i4"), ("charged", "u2"), ("steps", "i2")]
 )  # fmt: skip
 MARK = np.dtype(
-    [("waiting", "i4"), ("prefill_tokens", "i4"), ("decode_tokens", "u2"), ("first_tokens", "u2"), ("preempted", "u2")]
-)
+    [
+        ("prefill_pairs", "i8"), ("waiting", "i4"), ("prefill_tokens", "i4"), ("decode_tokens", "u2"),
+        ("first_tokens", "u2"), ("preempted", "u2"),
+    ]
+)  # fmt: skip
 # the same for counts that these might not hold
 WIDE_ROW, WIDE_MARK = (np.dtype([(name, "i8") for name in each.names or ()]) for each in (ROW, MARK))
 
 UNPACKED = (
     "start_ns", "end_ns", "steps", "charged", "kv_tokens", "kv_blocks",
-    "waiting", "prefill_tokens", "decode_tokens", "first_tokens", "preempted",
+    "waiting", "prefill_tokens", "prefill_pairs", "decode_tokens", "first_tokens", "preempted",
 )  # fmt: skip
 
 
@@ -61,12 +64,12 @@ def unpack(rows: Any, marks: Any, at: Any, columns: Any) -> int:
             if steps < 0:
                 more = marks[mark]
                 columns[6, used], columns[7, used] = more["waiting"], more["prefill_tokens"]
-                columns[8, used], columns[9, used] = more["decode_tokens"], more["first_tokens"]
-                columns[10, used] = more["preempted"]
+                columns[8, used], columns[9, used] = more["prefill_pairs"], more["decode_tokens"]
+                columns[10, used], columns[11, used] = more["first_tokens"], more["preempted"]
                 mark += 1
             else:
-                columns[6, used] = columns[7, used] = columns[9, used] = columns[10, used] = 0
-                columns[8, used] = charged
+                columns[6, used] = columns[7, used] = columns[8, used] = columns[10, used] = columns[11, used] = 0
+                columns[9, used] = charged
             used += 1
         start = end
         row += 1
@@ -93,29 +96,30 @@ def _count_gap(gap: int, count: int, recent: Any, gaps: Any, tokens: Any, used: 
 
 @compiled
 def list_gaps(
-    at: Any, start: Any, end: Any, steps: Any, charged: Any, prefill: Any, decode: Any, kv: Any, side: Any, even: bool,
-    recent: Any, gaps: Any, tokens: Any,
+    at: Any, start: Any, end: Any, steps: Any, charged: Any, decode: Any, kv: Any, side: Any, even: bool, recent: Any,
+    gaps: Any, tokens: Any,
 ) -> bool:  # fmt: skip
     """Count the gaps before the tokens of the log's rows until the list is full; return whether all are counted.
 
     `recent` holds one gap per slot, and how many tokens; whatever had to give way to another is in the list. `at` says
-    where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike.
+    where to go on: the row, the step within it, the end of the list. `even`: all steps of a row are alike. A row of
+    several steps has no prompt tokens.
     """
     row, step, used, full = at[0], at[1], at[2], len(gaps)
-    fixed, per_request, per_prefill, per_kv = side[0, 0] + HALF, side[0, 1], side[0, 2], side[0, 3]
-    fixed_2, per_request_2, per_prefill_2, per_kv_2 = side[1, 0] + HALF, side[1, 1], side[1, 2], side[1, 3]
+    fixed, per_request, per_kv = side[0, 0] + HALF, side[0, 1], side[0, 3]
+    fixed_2, per_request_2, per_kv_2 = side[1, 0] + HALF, side[1, 1], side[1, 3]
     while row < len(start) and used < full:
         count, each = steps[row], decode[row]
         if each == 0:
             step = count
-        elif even:
+        elif even or count == 1:
             used = _count_gap((end[row] - start[row]) // count, each * count, recent, gaps, tokens, used)
             step = count
         else:
             n = charged[row]
             held = kv[row] + step * n
-            fs = fixed + per_request * n + per_prefill * prefill[row] + per_kv * held
-            fs_2 = fixed_2 + per_request_2 * n + per_prefill_2 * prefill[row] + per_kv_2 * held
+            fs = fixed + per_request * n + per_kv * held
+            fs_2 = fixed_2 + per_request_2 * n + per_kv_2 * held
             while step < count and used < full:
                 used = _count_gap(max(fs, fs_2) // NS, each, recent, gaps, tokens, used)
                 fs += per_kv * n
@@ -175,10 +179,10 @@ def read_packed(
     `place` says where `unpack` goes on, and how many rows it left in `columns`; `at` where `list_gaps` does.
     """
     end, steps, charged, kv, blocks = columns[1], columns[2], columns[3], columns[4], columns[5]
-    prefill, decode = columns[7], columns[8]
+    decode = columns[9]
     while True:
         start = columns[0][: place[3]]
-        if not list_gaps(at, start, end, steps, charged, prefill, decode, kv, side, even, recent, gaps, tokens):
+        if not list_gaps(at, start, end, steps, charged, decode, kv, side, even, recent, gaps, tokens):
             return False
         place[3] = unpack(rows, marks, place, columns)
         if place[3] == 0:

@@ -250,7 +250,7 @@ class Result:
 
         None, too, for a measured run: a real engine pays for all its work.
         """
-        from servinglab.hardware.prompt_attention import LONG_PROMPT, unpriced_attention
+        from servinglab.step_time.prompt_attention import LONG_PROMPT, unpriced_attention
 
         step_time = self.step_time or self.setup.step_time
         if step_time is None:
@@ -258,7 +258,7 @@ class Result:
         longest = int(self.prompt_tokens.max(initial=0))
         if longest > LONG_PROMPT:  # of those who were served
             longest = int(self.prompt_tokens.max(initial=0, where=self.scheduled_ns != NEVER))
-        return unpriced_attention(longest, self.setup.scheduler, step_time)
+        return unpriced_attention(longest, step_time)
 
     def _step_lengths(self, log: Segments) -> tuple[Ints, Ints, Ints]:
         """For each step: its row of the log, its place in the row, and its nanoseconds."""
@@ -267,11 +267,11 @@ class Result:
         nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
         lasts = ((log.end_ns - log.start_ns) // count)[row]
         if isinstance(self.step_time, ClosedForm) and self.step_time.per_kv_token_s > 0:
-            charged, prefill = log.charged[row].astype(np.int64), log.prefill_tokens[row].astype(np.int64)
+            charged = log.charged[row].astype(np.int64)
             kv = log.kv_tokens[row] + nth * charged
-            sides = [
-                (fixed + per_request * charged + per_prefill * prefill + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
-                for fixed, per_request, per_prefill, per_kv in self.step_time.sides_fs
+            sides = [  # several steps in a row have no prompts
+                (fixed + per_request * charged + per_kv * kv + FS_PER_NS // 2) // FS_PER_NS
+                for fixed, per_request, _, per_kv, _ in self.step_time.sides_fs
             ]
             lasts = np.where(count[row] > 1, np.max(sides, axis=0), lasts)
         return row, nth, lasts

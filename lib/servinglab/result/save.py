@@ -28,7 +28,7 @@ from servinglab.base.version import __version__
 from servinglab.result.log import Segments
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
-from servinglab.workload.outcomes import Status
+from servinglab.workload.outcomes import NEVER, Status
 from servinglab.workload.request import OPTIONAL, check_optional, given
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "servinglab run"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _REQUESTS = (
     "arrival_ns", "scheduled_ns", "first_token_ns", "finish_ns", "prompt_tokens", "output_tokens", "preemptions",
@@ -132,6 +132,8 @@ def read_saved_run(path: str | Path) -> Result:
         n = len(columns["status"])
         optional = {name: arrays.get(f"optional.{name}") for name in OPTIONAL}
         has_log = any(name.startswith("segments.") for name in arrays)
+        if has_log and version < 3:
+            arrays["segments.prefill_pairs"] = np.full_like(arrays["segments.prefill_tokens"], NEVER, np.int64)
         return Result(
             **columns,  # type: ignore[arg-type]
             segments=Segments(**_table(arrays, "segments", _SEGMENTS)) if has_log else None,

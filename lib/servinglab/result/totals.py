@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from servinglab.result.token_log import TokenSegments
-from servinglab.step_time.affine import ClosedForm, StepTime
+from servinglab.step_time.affine import COEFFICIENTS, ClosedForm, StepTime
 
 if TYPE_CHECKING:
     from servinglab.base.arrays import Floats, Ints
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LISTED = 1 << 20  # gaps in a list
 _COLUMNS = (
-    "start_ns", "end_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "kv_tokens", "kv_blocks",
+    "start_ns", "end_ns", "steps", "running", "charged", "decode_tokens", "kv_tokens", "kv_blocks",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def read_log(
     """Read a log. `blocks_per_step` is by how many blocks a request grows in a step, on average."""
     from servinglab.result import packed_log as kernel
 
-    sides, even = np.zeros((2, 4), np.int64), True
+    sides, even = np.zeros((2, len(COEFFICIENTS)), np.int64), True
     if isinstance(step_time, ClosedForm):
         known = step_time.sides_fs
         sides[: len(known)] = known
@@ -100,10 +100,10 @@ def _passes(log: Segments, totals: tuple[Any, ...], sides: Any, even: bool, at: 
         columns = np.zeros((len(kernel.UNPACKED), kernel.READ_AT_ONCE), np.int64)
         yield partial(kernel.read_packed, *log.packed, place, columns, *totals, sides, even, at)
         return
-    for start, end, steps, running, charged, prefill, decode, kv, blocks in log.blocks(*_COLUMNS):
+    for start, end, steps, running, charged, decode, kv, blocks in log.blocks(*_COLUMNS):
         kernel.add_up(start, end, steps, running, charged, blocks, *totals)
         at[:2] = 0
-        yield partial(kernel.list_gaps, at, start, end, steps, charged, prefill, decode, kv, sides, even)
+        yield partial(kernel.list_gaps, at, start, end, steps, charged, decode, kv, sides, even)
 
 
 def _longer(column: Ints, room: int) -> npt.NDArray[np.int64]:

@@ -23,7 +23,6 @@ import numpy as np
 from servinglab.base.checks import check_number
 from servinglab.base.event_loop import precise_loop
 from servinglab.base.version import __version__
-from servinglab.hardware.prompt_attention import LONG_PROMPT, unpriced_attention
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import Scheduler
 from servinglab.sim_server import faults as fault_kinds
@@ -35,6 +34,7 @@ from servinglab.sim_server.live import LiveEngine, LiveRequest, LoopClock
 from servinglab.sim_server.prometheus import Metrics
 from servinglab.sim_server.words import VOCABULARY, word
 from servinglab.step_time.affine import StepTime
+from servinglab.step_time.prompt_attention import LONG_PROMPT, unpriced_attention
 from servinglab.workload.lengths import Law
 
 _DRAWN_AT_ONCE = 1024
@@ -248,7 +248,7 @@ class SimServer:
     @property
     def unpriced_attention(self) -> str | None:
         """As `servinglab.Result.unpriced_attention`, of the prompts so far."""
-        return unpriced_attention(self.longest_prompt, self._settings.scheduler, self._settings.step_time)
+        return unpriced_attention(self.longest_prompt, self._settings.step_time)
 
     def _see(self, prompt_tokens: int) -> None:
         """Keep the longest; warn of the first that is longer than the step time can price."""

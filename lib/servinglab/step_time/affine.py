@@ -1,16 +1,18 @@
 """How long does one step take?
 
 A *step* is one pass of the pot: every request in it gets one token (for a kitchen order, the whole dish). Here the
-time of a step is affine in what the step holds, or the longer of two such times. What this leaves out: kernel shapes,
-noise, and attention within prompts (`prompt_attention` says where that matters).
+time of a step is affine in what the step holds, or the longer of two such times. What this leaves out: kernel shapes
+and noise.
 
-A *step time* is anything callable as ``step(requests, prefill_tokens, kv_tokens)`` that returns seconds. `AffineStep`
-and `RoofStep` are those whose stretches of steps have a closed form; any other callable is asked at every step, which
-is slower.
+A *step time* is anything callable as ``step(requests, prefill_tokens, kv_tokens)`` that returns seconds. One that has a
+parameter named `prefill_pairs` is told it, too: how many pairs of tokens the step's prompts attend (`attended_pairs`).
+`AffineStep` and `RoofStep` are those whose stretches of steps have a closed form; any other callable is asked at every
+step, which is slower.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,14 +24,37 @@ import numpy.typing as npt
 from servinglab.base.checks import check_number
 
 FS_PER_NS = 1_000_000
+COEFFICIENTS = ("fixed_s", "per_request_s", "per_prefill_token_s", "per_kv_token_s", "per_prefill_pair_s")
 _LONGEST_STEP_S = 9_000.0  # a step is summed in femtoseconds, and 2**63 fs are 9,223 s
 
-StepTime = Callable[[int, int, int], float]
+StepTime = Callable[..., float]
+
+
+def attended_pairs(tokens: int, before: int = 0) -> int:
+    """Pairs of a token that is computed and one that it attends to: ``m·c + m·(m + 1)/2``.
+
+    Each of m tokens of a prompt attends to the c tokens before all of them, to those of the m before it, and to itself.
+
+    Parameters
+    ----------
+    tokens : int
+        m, the tokens computed in one step, at least 0.
+    before : int
+        c, those of the same request that were computed earlier, or found in a prefix cache; at least 0.
+
+    Examples
+    --------
+    A prompt's pairs are the same in whatever pieces it is computed:
+
+    >>> attended_pairs(100), attended_pairs(60) + attended_pairs(40, before=60)
+    (5050, 5050)
+    """
+    return tokens * before + tokens * (tokens + 1) // 2
 
 
 @dataclass(frozen=True)
 class AffineStep:
-    """A step's time: ``fixed + per_request·n + per_prefill_token·p + per_kv_token·k``.
+    """A step's time: ``fixed + per_request·n + per_prefill_token·p + per_kv_token·k + per_prefill_pair·a``.
 
     The engines keep time in whole nanoseconds. A step's terms are summed in femtoseconds and rounded once, half up,
     so a closed-form sum over many steps equals the step-by-step sum exactly.
@@ -44,6 +69,8 @@ class AffineStep:
         Seconds for each prompt token computed in the step. At least 0.
     per_kv_token_s : float
         Seconds for each token held in the KV cache that the step reads. At least 0.
+    per_prefill_pair_s : float
+        Seconds for each pair of tokens that the step's prompts attend (`attended_pairs`). At least 0.
     roofline : Roofline, optional
         What the coefficients were computed from; it plays no part in the time.
 
@@ -65,37 +92,45 @@ class AffineStep:
     per_request_s: float
     per_prefill_token_s: float = 0.0
     per_kv_token_s: float = 0.0
+    per_prefill_pair_s: float = 0.0
     roofline: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "per_request_s", "per_prefill_token_s", "per_kv_token_s"):
+        for name in COEFFICIENTS:
             value = check_number(name, getattr(self, name), ge=0, le=_LONGEST_STEP_S)
             object.__setattr__(self, name, value)
         if self.fixed_s + self.per_request_s < 1e-9:
             total = self.fixed_s + self.per_request_s
             raise ValueError(f"fixed_s + per_request_s must be at least 1e-9 s; got {total!r}")
 
-    def __call__(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0) -> float:
-        """Seconds that a step takes with this many requests, prompt tokens and KV tokens."""
+    def __call__(
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: int | None = None
+    ) -> float:
+        """Seconds that a step takes with this many requests, prompt tokens, KV tokens and pairs.
+
+        Without `prefill_pairs` all prompt tokens are those of one prompt, computed at once.
+        """
         return (
             self.fixed_s
             + self.per_request_s * requests
             + self.per_prefill_token_s * prefill_tokens
             + self.per_kv_token_s * kv_tokens
+            + self.per_prefill_pair_s * (attended_pairs(prefill_tokens) if prefill_pairs is None else prefill_pairs)
         )
 
     @property
     def sides_fs(self) -> npt.NDArray[np.int64]:
-        """The coefficients in whole femtoseconds, one row: fixed, per request, per prefill token, per KV token."""
-        seconds = (self.fixed_s, self.per_request_s, self.per_prefill_token_s, self.per_kv_token_s)
-        return np.array([[round(each * 1e15) for each in seconds]], np.int64)
+        """The coefficients in whole femtoseconds, one row, in the order of `COEFFICIENTS`."""
+        return np.array([[round(getattr(self, name) * 1e15) for name in COEFFICIENTS]], np.int64)
 
-    def step_ns(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0) -> int:
+    def step_ns(
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: int = 0, scale: float = 1.0
+    ) -> int:
         """Whole nanoseconds of one step, as both engines count them.
 
         Parameters
         ----------
-        requests, prefill_tokens, kv_tokens : int
+        requests, prefill_tokens, kv_tokens, prefill_pairs : int
             What the step holds.
         scale : float
             The largest `service_scale` in the step; it multiplies all but the KV term.
@@ -105,13 +140,13 @@ class AffineStep:
         >>> AffineStep(1.0, 0.5).step_ns(2, scale=1.5)
         3000000000
         """
-        fixed, per_request, per_prefill, per_kv = self.sides_fs[0].tolist()
-        base = fixed + per_request * requests + per_prefill * prefill_tokens
+        fixed, per_request, per_prefill, per_kv, per_pair = self.sides_fs[0].tolist()
+        base = fixed + per_request * requests + per_prefill * prefill_tokens + per_pair * prefill_pairs
         if scale != 1.0:
             base = round(scale * base)
         return max(1, (base + per_kv * kv_tokens + FS_PER_NS // 2) // FS_PER_NS)
 
-    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> float:
+    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, prefill_pairs: int, scale: float) -> float:
         """Seconds of the longest step that a run could have.
 
         Raises
@@ -119,7 +154,8 @@ class AffineStep:
         ValueError
             If that step would overflow the engine's clock.
         """
-        longest = self(requests, prefill_tokens, 0) * max(scale, 1.0) + self.per_kv_token_s * kv_tokens
+        scaled = self(requests, prefill_tokens, 0, prefill_pairs) * max(scale, 1.0)
+        longest = scaled + self.per_kv_token_s * kv_tokens
         if longest > _LONGEST_STEP_S:
             raise ValueError(
                 f"a step of this run could last {longest:.4g} s; the engine's clock holds steps up to "
@@ -150,9 +186,11 @@ class RoofStep:
     compute: AffineStep
     roofline: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
-    def __call__(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0) -> float:
-        """Seconds that a step takes with this many requests, prompt tokens and KV tokens."""
-        return max(side(requests, prefill_tokens, kv_tokens) for side in (self.memory, self.compute))
+    def __call__(
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: int | None = None
+    ) -> float:
+        """Seconds that a step takes, as `AffineStep`."""
+        return max(side(requests, prefill_tokens, kv_tokens, prefill_pairs) for side in (self.memory, self.compute))
 
     @property
     def per_kv_token_s(self) -> float:
@@ -160,36 +198,85 @@ class RoofStep:
         return max(self.memory.per_kv_token_s, self.compute.per_kv_token_s)
 
     @property
+    def per_prefill_pair_s(self) -> float:
+        """The larger of the two sides' seconds for each pair."""
+        return max(self.memory.per_prefill_pair_s, self.compute.per_prefill_pair_s)
+
+    @property
     def sides_fs(self) -> npt.NDArray[np.int64]:
         """The coefficients in whole femtoseconds, a row for each side."""
         return np.concatenate([self.memory.sides_fs, self.compute.sides_fs])
 
-    def step_ns(self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0) -> int:
+    def step_ns(
+        self, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, prefill_pairs: int = 0, scale: float = 1.0
+    ) -> int:
         """Whole nanoseconds of one step, as both engines count them."""
-        return max(side.step_ns(requests, prefill_tokens, kv_tokens, scale) for side in (self.memory, self.compute))
+        holds = (requests, prefill_tokens, kv_tokens, prefill_pairs, scale)
+        return max(side.step_ns(*holds) for side in (self.memory, self.compute))
 
-    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, scale: float) -> float:
+    def longest_s(self, requests: int, prefill_tokens: int, kv_tokens: int, prefill_pairs: int, scale: float) -> float:
         """Seconds of the longest step that a run could have, as `AffineStep.longest_s`."""
-        return max(side.longest_s(requests, prefill_tokens, kv_tokens, scale) for side in (self.memory, self.compute))
+        holds = (requests, prefill_tokens, kv_tokens, prefill_pairs, scale)
+        return max(side.longest_s(*holds) for side in (self.memory, self.compute))
 
 
 ClosedForm = AffineStep | RoofStep
 """Step times whose sums over many steps have a closed form, which the fast engine needs."""
 
 
-def asked_ns(
-    step_time: StepTime, requests: int, prefill_tokens: int = 0, kv_tokens: int = 0, scale: float = 1.0
-) -> int:
-    """What a step time of one's own comes to in whole nanoseconds; ValueError if no step can last that long.
+def told_pairs(step_time: StepTime) -> Callable[[int, int, int, int], float]:
+    """A step time as it is asked: with pairs by their name if it has a parameter `prefill_pairs`, else without.
 
     Examples
     --------
-    >>> asked_ns(lambda n, p, k: 0.4 + 0.02 * n, 15)
+    >>> told_pairs(lambda n, p, k: 0.4 + 0.02 * n)(15, 0, 0, 0)
+    0.7
+    >>> told_pairs(lambda n, p, k, prefill_pairs: 1e-9 * prefill_pairs)(1, 100, 100, 5_000)
+    5e-06
+    """
+    if not takes_pairs(step_time):
+        return lambda requests, prefill_tokens, kv_tokens, _: step_time(requests, prefill_tokens, kv_tokens)
+    return lambda requests, prefill_tokens, kv_tokens, prefill_pairs: step_time(
+        requests, prefill_tokens, kv_tokens, prefill_pairs=prefill_pairs
+    )
+
+
+def takes_pairs(step_time: StepTime) -> bool:
+    """Whether a step time has a parameter named `prefill_pairs`; what tells nothing of itself hasn't."""
+    try:
+        return "prefill_pairs" in inspect.signature(step_time).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def asked_ns(
+    ask: Callable[[int, int, int, int], float],
+    requests: int,
+    prefill_tokens: int = 0,
+    kv_tokens: int = 0,
+    prefill_pairs: int = 0,
+    scale: float = 1.0,
+) -> int:
+    """What a step time of one's own, as `told_pairs` gives it, comes to in whole nanoseconds.
+
+    Raises
+    ------
+    ValueError
+        If no step can last that long.
+
+    Examples
+    --------
+    >>> asked_ns(told_pairs(lambda n, p, k: 0.4 + 0.02 * n), 15)
     700000000
     """
-    seconds = scale * step_time(requests, prefill_tokens, kv_tokens)
+    seconds = scale * ask(requests, prefill_tokens, kv_tokens, prefill_pairs)
     lasts = round(seconds * 1e9) if math.isfinite(seconds) else 0
     if lasts < 1:
-        holds = {"charged": requests, "prefill_tokens": prefill_tokens, "kv_tokens": kv_tokens}
+        holds = {
+            "charged": requests,
+            "prefill_tokens": prefill_tokens,
+            "kv_tokens": kv_tokens,
+            "prefill_pairs": prefill_pairs,
+        }
         raise ValueError(f"step_time must be at least 1e-9 s, and finite; got {seconds!r} s for {holds}")
     return lasts

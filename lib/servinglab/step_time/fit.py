@@ -2,7 +2,7 @@
 
 A row of a measurement is what one step held (requests, prompt tokens, tokens of KV cache) and how many seconds it
 took. `TabulatedStep` interpolates in a full grid of such rows and so keeps every kink that was measured.
-`fit_step_time` finds the four coefficients of `AffineStep`, says how sure each is, and refuses where the steps can't
+`fit_step_time` finds the coefficients of `AffineStep`, says how sure each is, and refuses where the steps can't
 tell two of them apart.
 
 What this leaves out: fitting from a run's request timestamps, where steps weren't timed one by one, and noise that
@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from servinglab.base.checks import check_array, check_choice, check_number
-from servinglab.step_time.affine import AffineStep
+from servinglab.step_time.affine import COEFFICIENTS, AffineStep
 
-COEFFICIENTS = ("fixed_s", "per_request_s", "per_prefill_token_s", "per_kv_token_s")
-_HOLDS = ("one", "requests", "prefill_tokens", "kv_tokens")  # what each coefficient multiplies
+_HOLDS = ("one", "requests", "prefill_tokens", "kv_tokens", "prefill_pairs")  # what each of COEFFICIENTS multiplies
+_OF_A_TABLE = _HOLDS[1:4]
 _CONFOUNDED = 0.95  # correlation of errors
 _SAME = 1e-6  # singular value, of columns scaled to length 1, under which columns count as the same
 
@@ -115,7 +115,7 @@ class TabulatedStep:
         """
         if not rows:
             raise ValueError("rows must hold at least one row; got none")
-        names = [name for name in _HOLDS[1:] if name in rows[0]]
+        names = [name for name in _OF_A_TABLE if name in rows[0]]
         found: dict[tuple[int, ...], list[float]] = {}
         for number, row in enumerate(rows):
             if set(row) != {*names, "seconds"}:
@@ -177,7 +177,7 @@ class StepFit:
         Of each coefficient, in its unit; 0 for a fixed one.
     interval : dict of str to (float, float)
         Confidence interval of each coefficient at `confidence`, cut at 0.
-    covariance : ndarray of shape (4, 4)
+    covariance : ndarray of shape (5, 5)
         In the order of `COEFFICIENTS`; zero for what is fixed or at its bound.
     at_zero : tuple of str
         Coefficients that the data would like to be negative; they were held at 0, and the others fitted again.
@@ -224,6 +224,7 @@ def fit_step_time(
     seconds: ArrayLike,
     prefill_tokens: ArrayLike | None = None,
     kv_tokens: ArrayLike | None = None,
+    prefill_pairs: ArrayLike | None = None,
     *,
     fixed: Mapping[str, float] | None = None,
     relative: bool = False,
@@ -236,8 +237,8 @@ def fit_step_time(
     requests, seconds : array_like of shape (n,)
         Requests in each step, at least 0, and the seconds it took, > 0. One row a step; n must exceed the number of
         coefficients fitted.
-    prefill_tokens, kv_tokens : array_like of shape (n,), optional
-        Prompt tokens computed and KV tokens held; without them their coefficients are 0.
+    prefill_tokens, kv_tokens, prefill_pairs : array_like of shape (n,), optional
+        Prompt tokens computed, KV tokens held and pairs that the prompts attend; without them their coefficients are 0.
     fixed : mapping of str to float, optional
         Coefficients known beforehand, by `AffineStep`'s names, in seconds.
     relative : bool
@@ -270,7 +271,7 @@ def fit_step_time(
     >>> measured = 0.006 + 5e-5 * n + 4e-8 * kv + rng.normal(0, 1e-4, 200)
     >>> fit = fit_step_time(n, measured, kv_tokens=kv)
     >>> fit.fixed
-    ('per_prefill_token_s',)
+    ('per_prefill_token_s', 'per_prefill_pair_s')
     >>> low, high = fit.interval["per_kv_token_s"]
     >>> low < 4e-8 < high
     True
@@ -289,7 +290,8 @@ def fit_step_time(
     confidence = check_number("confidence", confidence, gt=0, lt=1)
     y = check_array("seconds", seconds, gt=0)
     columns = [np.ones(y.size), check_array("requests", requests, length=y.size, ge=0)]
-    for name, values in (("prefill_tokens", prefill_tokens), ("kv_tokens", kv_tokens)):
+    held = (("prefill_tokens", prefill_tokens), ("kv_tokens", kv_tokens), ("prefill_pairs", prefill_pairs))
+    for name, values in held:
         columns.append(np.zeros(y.size) if values is None else check_array(name, values, length=y.size, ge=0))
     known = {} if fixed is None else dict(fixed)
     for name in known:
@@ -319,7 +321,7 @@ def fit_step_time(
     residual = target - scaled @ solution
     freedom = y.size - int(active.sum())
     variance = float(residual @ residual) / freedom
-    inside = np.zeros((4, 4))
+    inside = np.zeros((len(COEFFICIENTS), len(COEFFICIENTS)))
     kept = np.flatnonzero(active)
     kept_rows = [free[index] for index in kept]
     inside[np.ix_(kept_rows, kept_rows)] = (
@@ -345,13 +347,13 @@ def fit_step_time(
         step = AffineStep(**value)
     except ValueError as problem:
         raise ValueError(f"the fit isn't a step time: {problem}") from None
-    held = tuple(COEFFICIENTS[index] for position, index in enumerate(free) if not active[position])
+    at_zero = tuple(COEFFICIENTS[index] for position, index in enumerate(free) if not active[position])
     return StepFit(
         step=step,
         standard_error=error,
         interval=interval,
         covariance=inside,
-        at_zero=held,
+        at_zero=at_zero,
         fixed=tuple(name for name in COEFFICIENTS if name in known),
         residual_s=y - np.array([step(*row) for row in zip(*(column.tolist() for column in columns[1:]), strict=True)]),
         confidence=confidence,

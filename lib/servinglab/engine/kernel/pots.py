@@ -13,7 +13,7 @@ import numpy as np
 from servinglab.base.compiled import FAR, compiled, part, whole_numbers
 from servinglab.engine.kernel.clients import send_next
 from servinglab.engine.kernel.heap import pop, push
-from servinglab.engine.kernel.prices import base_fs
+from servinglab.engine.kernel.prices import attended_pairs, base_fs
 from servinglab.engine.kernel.sums import roof_ns, steps_to
 
 NOBODY = -1
@@ -54,7 +54,7 @@ POT = np.dtype(
             "new_from", "new_to",  # who is new, in `order`
             "end_ns",  # of the stretch under way; -1: none
             "start_ns", "steps", "running", "charged", "prefill_tokens", "decode_tokens", "first_tokens", "read_tokens",
-            "base_fs", "base_2_fs", "waiting",
+            "prefill_pairs", "base_fs", "base_2_fs", "waiting",
         )
     ]
     + [("waited_ns", np.float64)]
@@ -184,6 +184,7 @@ def _write(q: Any, p: int, row: Any) -> None:
     row["decode_tokens"] = q.decode_tokens
     row["first_tokens"] = q.first_tokens
     row["kv_tokens"] = q.read_tokens
+    row["prefill_pairs"] = q.prefill_pairs
     row["waiting"] = q.waiting
     row["waited_request_s"] = q.waited_ns / 1e9
     row["kv_blocks"] = 0
@@ -321,11 +322,12 @@ def _let_in(m: Any, rules: Any, s: Any, q: Any, places: int, now: int) -> None:
     """New members; those alive stand in a list by the step at which they leave."""
     order, after, leaves, prompt = m.order, m.after, m.leaves, m.prompt
     q.new_from, q.new_to = s.head, s.head + places
-    read, longest = np.int64(0), np.int64(0)
+    read, longest, pairs = np.int64(0), np.int64(0), np.int64(0)
     for i in range(q.new_from, q.new_to):
         r = order[i]
         m.scheduled[r] = now
         read += prompt[r]
+        pairs += attended_pairs(prompt[r], 0)
         longest = max(longest, prompt[r])
         leaves[r] = q.step + m.output[r]
         if q.list < 0 or leaves[q.list] > leaves[r]:
@@ -345,7 +347,7 @@ def _let_in(m: Any, rules: Any, s: Any, q: Any, places: int, now: int) -> None:
         q.batch = places
         q.seats = rules.seats if rules.full_price else places
         q.longest_prompt = longest
-    q.prefill_tokens = read
+    q.prefill_tokens, q.prefill_pairs = read, pairs
 
 
 @part
@@ -370,15 +372,16 @@ def _begin_stretch(m: Any, rules: Any, s: Any, p: int, new: int, now: int) -> No
     q.charged, q.read_tokens = q.alive, q.kv_tokens
     if rules.completes and rules.padded:
         q.charged = q.seats
-        q.prefill_tokens = q.seats * q.longest_prompt if new > 0 else 0
+        padded = q.seats if new > 0 else 0
+        q.prefill_tokens, q.prefill_pairs = padded * q.longest_prompt, padded * attended_pairs(q.longest_prompt, 0)
         q.read_tokens = q.seats * (q.longest_prompt + q.step)
     q.start_ns = now
     q.steps = 1 if new > 0 else m.leaves[q.list] - q.step
     q.running = q.members
     q.first_tokens = new
     q.decode_tokens = q.alive - new
-    base = base_fs(m.sides[0], q.charged, q.prefill_tokens)
-    base_2 = base_fs(m.sides[1], q.charged, q.prefill_tokens)
+    base = base_fs(m.sides[0], q.charged, q.prefill_tokens, q.prefill_pairs)
+    base_2 = base_fs(m.sides[1], q.charged, q.prefill_tokens, q.prefill_pairs)
     if rules.scaled:
         scale = _largest_scale(m, rules, q)
         base, base_2 = np.int64(np.rint(scale * base)), np.int64(np.rint(scale * base_2))

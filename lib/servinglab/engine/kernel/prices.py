@@ -12,7 +12,9 @@ import numpy as np
 
 from servinglab.base.compiled import part
 
-SIDE = np.dtype([(name, np.int64) for name in ("fixed", "per_request", "per_prefill_token", "per_kv_token")])
+SIDE = np.dtype(
+    [(name, np.int64) for name in ("fixed", "per_request", "per_prefill_token", "per_kv_token", "per_prefill_pair")]
+)
 
 
 def two_sides(sides_fs: np.ndarray) -> np.ndarray:
@@ -24,6 +26,13 @@ def two_sides(sides_fs: np.ndarray) -> np.ndarray:
 
 
 @part
-def base_fs(side: Any, charged: int, prefill_tokens: int) -> int:
+def attended_pairs(tokens: int, before: int) -> int:
+    """As `servinglab.step_time.affine.attended_pairs`."""
+    return tokens * before + (tokens * (tokens + 1) >> 1)
+
+
+@part
+def base_fs(side: Any, charged: int, prefill_tokens: int, prefill_pairs: int) -> int:
     """What all steps of a stretch cost on one side, whatever they hold."""
-    return side.fixed + side.per_request * charged + side.per_prefill_token * prefill_tokens
+    prompts = side.per_prefill_token * prefill_tokens + side.per_prefill_pair * prefill_pairs
+    return side.fixed + side.per_request * charged + prompts

@@ -14,7 +14,7 @@ import numpy as np
 from servinglab.base.compiled import FAR, HALF, NS, compiled, part, whole_numbers
 from servinglab.engine.kernel.clients import send_next
 from servinglab.engine.kernel.heap import pop, push
-from servinglab.engine.kernel.prices import base_fs
+from servinglab.engine.kernel.prices import attended_pairs, base_fs
 
 WORK = 1 << 24  # chunks served between two reports of progress, if no log is full before
 
@@ -67,7 +67,7 @@ STEP = np.dtype(
         (name, np.int64)
         for name in (
             "start_ns", "end_ns", "chunks", "tokens", "running", "prefill_tokens", "decode_tokens", "first_tokens",
-            "kv_tokens", "waiting", "blocks", "preempted", "changes",
+            "kv_tokens", "prefill_pairs", "waiting", "blocks", "preempted", "changes",
         )
     ]
     + [("waited_ns", np.float64)]
@@ -492,13 +492,14 @@ def _decide(m: Any, rules: Any, s: Any, chunk: Any, step: Any) -> None:
 def _begin(m: Any, rules: Any, s: Any, chunk: Any, step: Any) -> None:
     """The step begins as soon as the one before it ends."""
     start, chunks, all_tokens = max(s.now_ns, s.free_ns), step.chunks, np.int64(0)
-    prefill, kv, first, emitting = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    prefill, pairs, kv, first, emitting = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(chunks):
         r, tokens = chunk[i].request, chunk[i].tokens
         each = m.request[r]
         computed, prompt = each.computed, each.prompt
         if tokens > 1 or computed < prompt:
             prefill += tokens
+            pairs += attended_pairs(tokens, computed)
         all_tokens += tokens
         computed += tokens
         each.computed = computed
@@ -514,10 +515,11 @@ def _begin(m: Any, rules: Any, s: Any, chunk: Any, step: Any) -> None:
             m.scheduled[r] = start
     lasts = np.int64(1)
     for i in range(len(m.sides)):
-        fs = base_fs(m.sides[i], chunks, prefill) + m.sides[i].per_kv_token * kv
+        fs = base_fs(m.sides[i], chunks, prefill, pairs) + m.sides[i].per_kv_token * kv
         lasts = max(lasts, (fs + HALF) // NS)
     s.lasts_ns = lasts
     step.start_ns, step.running, step.prefill_tokens, step.kv_tokens = start, s.running, prefill, kv
+    step.prefill_pairs = pairs
     step.first_tokens, step.decode_tokens, step.waiting = first, emitting - first, s.tail - s.head
     step.blocks, step.preempted, step.changes = rules.num_blocks - s.free_blocks, s.lost, s.changes
     step.tokens = all_tokens
@@ -603,6 +605,7 @@ def _write(rules: Any, s: Any, step: Any, log: Any) -> None:
     row["decode_tokens"] = step.decode_tokens
     row["first_tokens"] = step.first_tokens
     row["kv_tokens"] = step.kv_tokens
+    row["prefill_pairs"] = step.prefill_pairs
     row["waiting"] = step.waiting
     row["waited_request_s"] = step.waited_ns / 1e9
     row["kv_blocks"] = blocks

@@ -20,7 +20,7 @@ import numpy as np
 from servinglab.base.compiled import FAR, HALF, NS, compiled, own_copy, part, whole_numbers, write_back
 from servinglab.engine.kernel.clients import send_next
 from servinglab.engine.kernel.heap import pop
-from servinglab.engine.kernel.prices import base_fs
+from servinglab.engine.kernel.prices import attended_pairs, base_fs
 from servinglab.engine.kernel.sums import roof_ns, steps_to, stretch
 from servinglab.result.packed_log import MOST_STEPS
 
@@ -58,8 +58,8 @@ STATE = np.dtype(
 )  # fmt: skip
 
 STEP = whole_numbers(
-    "start_ns end_ns steps base_fs base_2_fs charged tokens prefill_tokens kv_tokens first_tokens decode_tokens ready"
-    " blocks waiting grows"
+    "start_ns end_ns steps base_fs base_2_fs charged tokens prefill_tokens prefill_pairs kv_tokens first_tokens"
+    " decode_tokens ready blocks waiting grows"
 )
 """The stretch under way; a step's cost is its base and what its KV tokens cost. `grows`: for all its steps, blocks are
 taken as they fill."""
@@ -270,12 +270,14 @@ def _run(m: Any, rules: Any, s: Any, step: Any, budget: int) -> int:
     s.lost += lost
     s.free_blocks -= demand
     charged, kv, prefill, firsts, ready = s.decoding, s.held_tokens + s.decoding, np.int64(0), np.int64(0), NOBODY
+    step.prefill_pairs = 0
     step.decode_tokens, step.tokens = charged, charged + chunk
     if partial >= 0:
         each = seat[partial]
         charged += 1
         if chunk > 1 or each.computed < m.prompt[each.request]:
             prefill = chunk
+            step.prefill_pairs = attended_pairs(chunk, each.computed)
         each.computed += chunk
         kv += each.computed
         if each.computed == each.tokens:
@@ -290,7 +292,7 @@ def _run(m: Any, rules: Any, s: Any, step: Any, budget: int) -> int:
 def _admit(m: Any, rules: Any, s: Any, step: Any, budget: int) -> int:
     """The head of the line is let in, while it fits; return how many were."""
     seat, last, running, free, firsts = m.seat, s.last, s.running, s.free_blocks, np.int64(0)
-    before, at_first = running, budget - step.tokens
+    before, at_first, pairs = running, budget - step.tokens, np.int64(0)
     left, waiting = at_first, _waiting(s)
     while waiting > 0 and left > 0 and running < rules.seats:
         if s.preempted > 0:
@@ -328,6 +330,7 @@ def _admit(m: Any, rules: Any, s: Any, step: Any, budget: int) -> int:
         waiting -= 1
         free -= held
         left -= chunk
+        pairs += attended_pairs(chunk, 0)
         if chunk < tokens:
             s.partial = q
         else:
@@ -339,6 +342,7 @@ def _admit(m: Any, rules: Any, s: Any, step: Any, budget: int) -> int:
     step.tokens += at_first - left
     step.kv_tokens += at_first - left
     step.prefill_tokens += at_first - left
+    step.prefill_pairs += pairs
     step.first_tokens += firsts
     return running - before
 
@@ -377,7 +381,8 @@ def _begin(m: Any, rules: Any, s: Any, step: Any, next_ns: int) -> bool:
         return False
     per_kv, per_kv_2 = m.sides[0].per_kv_token, m.sides[1].per_kv_token
     charged, kv, waiting = step.charged, step.kv_tokens, _waiting(s)
-    base, base_2 = base_fs(m.sides[0], charged, step.prefill_tokens), base_fs(m.sides[1], charged, step.prefill_tokens)
+    base = base_fs(m.sides[0], charged, step.prefill_tokens, step.prefill_pairs)
+    base_2 = base_fs(m.sides[1], charged, step.prefill_tokens, step.prefill_pairs)
     steps, grows = np.int64(1), False
     if admitted > 0 or lost > 0 or resumed:
         lasts = max(base + per_kv * kv + HALF, base_2 + per_kv_2 * kv + HALF) // NS
@@ -478,6 +483,7 @@ def _write(rules: Any, s: Any, step: Any, log: Any, marks: Any) -> None:
         mark = marks[s.marks]
         mark["waiting"] = step.waiting
         mark["prefill_tokens"] = step.prefill_tokens
+        mark["prefill_pairs"] = step.prefill_pairs
         mark["decode_tokens"] = step.decode_tokens
         mark["first_tokens"] = step.first_tokens
         mark["preempted"] = s.lost

@@ -25,7 +25,7 @@ from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching, DynamicBatching, Scheduler
-from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns, attended_pairs, told_pairs
 from servinglab.workload.model import Workload
 from servinglab.workload.outcomes import NEVER
 
@@ -115,7 +115,8 @@ class PotLoop(Stepwise):
         self.lines: dict[int, deque[Order]] = {}
         self.pots = [] if pots is None else [_Pot(number) for number in range(pots)]
         self._endless = pots is None
-        self._step_time, self._more_to_come = step_time, more_to_come or (lambda: not self.closed)
+        self._step_time, self._ask = step_time, told_pairs(step_time)
+        self._more_to_come = more_to_come or (lambda: not self.closed)
         self._here: dict[int, Order] = {}
 
     @property
@@ -245,23 +246,26 @@ class PotLoop(Stepwise):
             full_price = getattr(scheduler, "last", "") == "full_price"
             seats = pot.seats if full_price else len(pot.members)
             longest = max(order.prompt_tokens for order in pot.members)
-            charged, prefill = seats, seats * longest if pot.steps_done == 0 else 0
+            read = seats if pot.steps_done == 0 else 0
+            charged, prefill, pairs = seats, read * longest, read * attended_pairs(longest)
             kv = seats * (longest + pot.steps_done)
         else:
             charged, prefill = len(alive), sum(order.prompt_tokens for order in new)
+            pairs = sum(attended_pairs(order.prompt_tokens) for order in new)
             kv = sum(order.prompt_tokens + order.tokens for order in alive)
         scale = max(order.scale for order in pot.members)
         if isinstance(step_time, ClosedForm):
-            lasts = step_time.step_ns(charged, prefill, kv, scale)
+            lasts = step_time.step_ns(charged, prefill, kv, pairs, scale)
         else:
-            lasts = asked_ns(step_time, charged, prefill, kv, scale)
+            lasts = asked_ns(self._ask, charged, prefill, kv, pairs, scale)
         for order in new:
             self.scheduled_ns[order.number] = now
         pot.step_ends_ns = now + lasts
         pot.row = dict(
             start_ns=now, end_ns=NEVER, pot=pot.number, steps=1, running=sum(order.owed for order in pot.members),
             charged=charged, prefill_tokens=prefill, decode_tokens=len(alive) - len(new), first_tokens=len(new),
-            kv_tokens=kv, waiting=0, waited_request_s=self.waited_ns / 1e9, kv_blocks=0, preempted=0,
+            kv_tokens=kv, prefill_pairs=pairs, waiting=0, waited_request_s=self.waited_ns / 1e9, kv_blocks=0,
+            preempted=0,
         )  # fmt: skip
         self.waited_ns = 0
 

@@ -22,25 +22,23 @@ from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks, prefix_keys
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.scheduling.vllm_rules import PagedScheduler, Sequence, Step
-from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns
+from servinglab.step_time.affine import ClosedForm, StepTime, asked_ns, attended_pairs, told_pairs
 from servinglab.workload.model import PREFIX_TOKENS, Workload
 
 
-def price_ns(step: Step, step_time: StepTime) -> tuple[int, dict[str, int]]:
-    """A step's length in nanoseconds, and what it holds.
+def holdings(step: Step) -> dict[str, int]:
+    """What a step holds.
 
     Each chunk is one request. Its tokens are prompt tokens to compute (after a preemption, answer tokens too), but for
     a single token beyond the prompt, which is a decode. The step reads all that its requests hold after it.
     """
-    prefill = sum(c.tokens for c in step.chunks if c.tokens > 1 or c.start < c.sequence.prompt_tokens)
-    holds = {
+    prompts = [c for c in step.chunks if c.tokens > 1 or c.start < c.sequence.prompt_tokens]
+    return {
         "charged": len(step.chunks),
-        "prefill_tokens": prefill,
+        "prefill_tokens": sum(c.tokens for c in prompts),
         "kv_tokens": sum(c.start + c.tokens for c in step.chunks),
+        "prefill_pairs": sum(attended_pairs(c.tokens, c.start) for c in prompts),
     }
-    if isinstance(step_time, ClosedForm):
-        return step_time.step_ns(*holds.values()), holds
-    return asked_ns(step_time, *holds.values()), holds
 
 
 class TokenLoop(Stepwise):
@@ -76,7 +74,7 @@ class TokenLoop(Stepwise):
         super().__init__(scheduler)
         self.engine = PagedScheduler(scheduler, *((kv.usable_blocks, kv.block_size) if kv is not None else ()))
         self.engine.check_start()
-        self._step_time = step_time
+        self._step_time, self._ask = step_time, told_pairs(step_time)
         self._counts_blocks = kv is not None
         self._here: dict[int, Sequence] = {}
         self._under_way: deque[tuple[Step, dict[str, Any]]] = deque()
@@ -180,7 +178,10 @@ class TokenLoop(Stepwise):
 
     def _price(self, step: Step) -> tuple[int, dict[str, int]]:
         """How long this step lasts in nanoseconds, and what it holds."""
-        return price_ns(step, self._step_time)
+        holds = holdings(step)
+        if isinstance(self._step_time, ClosedForm):
+            return self._step_time.step_ns(*holds.values()), holds
+        return asked_ns(self._ask, *holds.values()), holds
 
 
 def serve_tokens(

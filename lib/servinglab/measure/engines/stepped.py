@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from servinglab.base.checks import check_choice
-from servinglab.engine.reference.tokens import TokenLoop, price_ns, serve_loop
+from servinglab.engine.reference.tokens import TokenLoop, holdings, serve_loop
 from servinglab.result.result import Result
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import HasBlocks
 from servinglab.scheduling.schedulers import ContinuousBatching
 from servinglab.scheduling.vllm_rules import Step
+from servinglab.step_time.affine import asked_ns
 from servinglab.workload.model import Workload
 
 CLOCKS = ("wall", "cpu")
@@ -109,7 +110,7 @@ class _EngineLoop(TokenLoop):
         self.wall_s += taken.wall_s
         self.cpu_s += taken.cpu_s
         seconds = taken.wall_s if self._clock == "wall" else taken.cpu_s
-        return price_ns(step, lambda *_: seconds)
+        return asked_ns(lambda *_: seconds, 1), holdings(step)
 
 
 def serve_stepped(

@@ -25,6 +25,7 @@ from servinglab.measure.readers.vllm_run import MeasuredRun
 from servinglab.result.setup import RunSetup
 from servinglab.scheduling.blocks import Blocks
 from servinglab.scheduling.recorded import scheduler_of
+from servinglab.step_time.affine import attended_pairs
 from servinglab.workload.model import Workload
 
 FORMAT = "servinglab vllm steps"
@@ -172,13 +173,14 @@ class _Recorded:
         left = len(step["running"]) + len(step["waiting"]) - len(step["finished"])
         goes_on = left > 0 and bool(self._coming)
         end = self._start(self._coming[-1]) if goes_on else step["ns"][3] - self._opens
-        prefill = first = decode = 0
+        prefill = pairs = first = decode = 0
         given = []
         for number, tokens, start, emits, _ in step["scheduled"]:
             k = self._place[number]
             self.scheduled_ns.setdefault(k, now)
             if tokens > 1 or start < self._prompts[k]:
                 prefill += tokens
+                pairs += attended_pairs(tokens, start)
             if emits:
                 new = k not in self._answered
                 self._answered.add(k)
@@ -187,7 +189,7 @@ class _Recorded:
         row = dict(
             start_ns=now, end_ns=end, pot=0, steps=1, running=self._running, charged=len(step["scheduled"]),
             prefill_tokens=prefill, kv_tokens=sum(chunk[1] + chunk[2] for chunk in step["scheduled"]),
-            decode_tokens=decode, first_tokens=first, waiting=self._here - self._running,
+            prefill_pairs=pairs, decode_tokens=decode, first_tokens=first, waiting=self._here - self._running,
             waited_request_s=self.waited_ns / 1e9, kv_blocks=step["blocks_used"], preempted=self._preempted,
         )  # fmt: skip
         self._under_way = row, [Given(k, 1, done, row) for k, done in given]
