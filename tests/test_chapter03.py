@@ -156,9 +156,9 @@ def test_the_budget_under_load(chapter: Records) -> None:
         run = sl.simulate(mixed, sl.ContinuousBatching(256, budget), GPU)
         found[budget] = percentile(run.ttft_s, 0.99), 1e3 * weighted_percentile(*run.itl(), 0.99)
     ttft_s, itl_ms = [round(found[b][0], 1) for b in (256, 512)], [round(found[b][1]) for b in (256, 512)]
-    assert chapter.says("ch03-first-double") == [256, 512, *ttft_s, *itl_ms] == [256, 512, 1.1, 0.5, 10, 13]
-    assert chapter.says("ch03-from-2048") == [2048, round(found[2048][0], 2), round(found[8192][1])]
-    assert chapter.holds("ch03-then-rises-slightly") and found[2048][0] < found[4096][0] < found[8192][0] < 0.46
+    assert chapter.says("ch03-first-double") == [256, 512, *ttft_s, *itl_ms] == [256, 512, 1.1, 0.6, 10, 17]
+    assert chapter.says("ch03-from-2048") == [2048, round(found[2048][0], 2), round(found[8192][1], -1)]
+    assert chapter.holds("ch03-then-stays") and all(0.53 < found[b][0] < 0.57 for b in (2048, 4096, 8192))
 
 
 def test_the_spread_of_lengths(chapter: Records) -> None:
@@ -188,7 +188,7 @@ def test_the_offline_pile(chapter: Records) -> None:
         total = 0.0
         for batch in batches:
             n, prompt = len(batch), int(documents[batch].max())
-            total += GPU(n, n * prompt, n * prompt)
+            total += GPU(n, n * prompt, n * prompt, n * prompt * (prompt + 1) // 2)
             total += sum(GPU(n, 0, n * (prompt + k)) for k in range(1, int(tokens[batch].max())))
         return total
 

@@ -109,9 +109,13 @@ def test_one_machine_does_one_step_at_a_time(hour):
     step = sl.AffineStep(**engine_options.STEP_TIME)
     singles = result.steps()
     prices = [
-        step.step_ns(n, prefill, kv)
-        for n, prefill, kv in zip(
-            singles.charged.tolist(), singles.prefill_tokens.tolist(), singles.kv_tokens.tolist(), strict=True
+        step.step_ns(*holds)
+        for holds in zip(
+            singles.charged.tolist(),
+            singles.prefill_tokens.tolist(),
+            singles.kv_tokens.tolist(),
+            singles.prefill_pairs.tolist(),
+            strict=True,
         )
     ]
     assert (singles.end_ns - singles.start_ns).tolist() == prices

@@ -53,8 +53,8 @@ _SIMULATE_HELP = (
     "or one of geometric:MEAN, lognormal:MEDIAN:P99[:MAX], uniform:LO:HI, exponential:MEAN.",
     "Each output token takes one step. A step's time is given by its parts, or follows from --model and --accelerator; "
     "then memory does too, and one pot of continuous batching gets the blocks of KV cache that fit. Otherwise memory "
-    "is limited by --kv-blocks or not at all. Attention within prompts isn't priced: where one has over 4,000 tokens, "
-    "the summary says so.",
+    "is limited by --kv-blocks or not at all. Where attention within prompts has no price and one has over 4,000 "
+    "tokens, the summary says so.",
     f"Defaults, which the output names where they are used: --scheduler continuous, --max-num-seqs {MAX_NUM_SEQS}, "
     f"--pots 1, and if no part of the step time is given, that of {STEP_TIME_SOURCE}. If any part is given, the "
     "parts that aren't are 0.",

@@ -36,8 +36,8 @@ def read_step_time(path: str | os.PathLike[str]) -> AffineStep:
     >>> import pathlib, tempfile
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "prediction.json"
     >>> _ = file.write_text('{"calibration": {"step_time": {"fixed_s": 0.016, "per_request_s": 0.0005}}}')
-    >>> read_step_time(file)
-    AffineStep(fixed_s=0.016, per_request_s=0.0005, per_prefill_token_s=0.0, per_kv_token_s=0.0)
+    >>> read_step_time(file)(1)
+    0.0165
     """
     from servinglab.measure.engines.torch_steps import (  # here, so that `import servinglab` stays quick
         is_steps,
