@@ -202,6 +202,19 @@ def test_a_run_in_the_first_format_is_read(file):
     assert again.setup == dataclasses.replace(run.setup, source="a soup", facts={"cook": "ada"})
 
 
+def test_a_run_saved_before_pairs_were_logged_is_read_and_does_not_claim_to_know_them(file):
+    run = preempting()
+    sl.save_run(run, file)
+    change_about(file, format_version=2)
+    with np.load(file) as archive:
+        kept = {name: archive[name] for name in archive if name != "segments.prefill_pairs"}
+    np.savez_compressed(file, **kept)
+    again = sl.read_run(file)
+    assert run.segments.prefill_pairs.max() > 0
+    assert set(again.segments.prefill_pairs.tolist()) == {-1} and len(again.segments) == len(run.segments)
+    assert again.summary().to_dict() == run.summary().to_dict()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
